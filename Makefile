@@ -1,0 +1,44 @@
+# Each target bootstraps .venv by itself, through the pins of constraints.txt; a second call reuses it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS := vision,report,demo,dev
+READY := $(VENV)/.ready
+
+.PHONY: demo test check lint types bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    the story in the terminal"
+	@echo "make test    the tests"
+	@echo "make check   lint, format, types, tests, demo: exactly what CI runs"
+	@echo "make bench   the benchmarks, in ratios"
+	@echo "make clean   remove everything generated"
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, not " + sys.version.split()[0])'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/repairability allocate resnet18 --sparsity 0.95 --compare erk,lamp,global,uniform
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+check: lint types test demo
+
+bench: $(READY)
+	$(BIN)/python benchmarks/allocation.py
+
+clean:
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

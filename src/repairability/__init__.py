@@ -1,0 +1,32 @@
+"""repairability: post-training pruning at very high sparsity, without labels, gradients or retraining.
+
+Ask, layer by layer, how much of the damage of pruning a cheap repair can mend; allocate sparsity by the answer.
+"""
+
+from repairability import models
+from repairability.allocation import Allocation
+from repairability.curves import Curves
+from repairability.errors import BudgetError, InputError, MissingExtraError, RepairabilityError
+from repairability.layers import Layer, Layers, prunable_layers
+from repairability.masks import Masks, make_masks
+from repairability.models import create_model
+from repairability.rules import allocate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Allocation",
+    "BudgetError",
+    "Curves",
+    "InputError",
+    "Layer",
+    "Layers",
+    "Masks",
+    "MissingExtraError",
+    "RepairabilityError",
+    "allocate",
+    "create_model",
+    "make_masks",
+    "models",
+    "prunable_layers",
+]

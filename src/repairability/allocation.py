@@ -1,0 +1,159 @@
+"""Allocation: how sparse each layer becomes; the one rounding of a sparsity to a count, and the budgets."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from repairability.errors import InputError, unknown
+from repairability.tables import Table, Value, csv_text, percent
+
+
+def pruned_count(total: int, sparsity: float) -> int:
+    """round-half-even(sparsity * total): how many weights go. Budgets and masks both count by it."""
+    return min(total, max(0, round(sparsity * total)))
+
+
+def target_count(totals: Iterable[int], sparsity: float) -> int:
+    """The budget of a target: the sum over layers of `pruned_count(n_l, S)`."""
+    return sum(pruned_count(total, sparsity) for total in totals)
+
+
+def check_sparsity(value: object, what: str = "sparsity") -> float:
+    """`value` as a finite float in [0, 1], or an error that repeats it."""
+    if isinstance(value, bool) or (not isinstance(value, (int, float)) and not hasattr(value, "__float__")):
+        raise InputError(f"{what} must be a number between 0 and 1, not {value!r}")
+    number = float(value)
+    if not math.isfinite(number) or not 0 <= number <= 1:
+        hint = f"; did you mean {number / 100:g}?" if 1 < number <= 100 else ""
+        raise InputError(f"{what} must be between 0 and 1 (pruned / total), not {number:g}{hint}")
+    return number
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation(Value, Mapping[str, float]):
+    """An immutable mapping layer -> sparsity over exactly the layers in `totals`.
+
+    Two budgets, never to be confused: `sparsity` is over the prunable weights (what a target means),
+    `global_sparsity` over all `n_all` weights of the pruned types, the skipped layers included (what the paper
+    reports as achieved).
+    """
+
+    sparsities: Mapping[str, float]
+    totals: Mapping[str, int]
+    n_all: int
+    rule: str = ""
+    target: float | None = None
+
+    def __post_init__(self) -> None:
+        for layer in self.sparsities:
+            if layer not in self.totals:
+                raise unknown("layer", layer, self.totals)
+        missing = [layer for layer in self.totals if layer not in self.sparsities]
+        if missing:
+            raise InputError(f"the allocation gives no sparsity for {', '.join(missing)}")
+        if self.n_all < sum(self.totals.values()):
+            raise InputError(f"n_all = {self.n_all} is less than the {sum(self.totals.values())} prunable weights")
+        checked = {
+            layer: check_sparsity(self.sparsities[layer], f"the sparsity of layer {layer!r}") for layer in self.totals
+        }
+        object.__setattr__(self, "sparsities", MappingProxyType(checked))
+        object.__setattr__(self, "totals", MappingProxyType(dict(self.totals)))
+
+    def __getitem__(self, layer: str) -> float:
+        if layer not in self.sparsities:
+            raise unknown("layer", layer, self.sparsities)
+        return self.sparsities[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sparsities)
+
+    def __len__(self) -> int:
+        return len(self.sparsities)
+
+    def pruned(self, layer: str) -> int:
+        """How many weights of `layer` go."""
+        return pruned_count(self.totals[layer], self[layer])
+
+    @property
+    def pruned_total(self) -> int:
+        return sum(self.pruned(layer) for layer in self)
+
+    @property
+    def sparsity(self) -> float:
+        """Pruned / prunable, in whole weights."""
+        return self.pruned_total / max(1, sum(self.totals.values()))
+
+    @property
+    def global_sparsity(self) -> float:
+        """Pruned / all weights of the pruned types, the dense stem included."""
+        return self.pruned_total / max(1, self.n_all)
+
+    def table(self) -> Table:
+        rows = [
+            (layer, f"{n - self.pruned(layer):,}", f"{n:,}", f"{self[layer]:.4f}") for layer, n in self.totals.items()
+        ]
+        asked = "" if self.target is None else f", target {percent(self.target)}"
+        caption = (
+            f"rule {self.rule or 'unnamed'}{asked}: {percent(self.sparsity)} of the prunable weights, "
+            f"{percent(self.global_sparsity)} of all"
+        )
+        return Table(("layer", "kept", "total", "sparsity"), rows, caption=caption)
+
+    def to_dict(self) -> dict[str, Any]:
+        """One plain object, the one `--json` prints."""
+        return {
+            "rule": self.rule,
+            "target": self.target,
+            "sparsity": self.sparsity,
+            "global_sparsity": self.global_sparsity,
+            "n_all": self.n_all,
+            "layers": [
+                {"name": layer, "total": n, "pruned": self.pruned(layer), "sparsity": self[layer]}
+                for layer, n in self.totals.items()
+            ],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Allocation:
+        rows = list(data["layers"])
+        return cls(
+            {row["name"]: row["sparsity"] for row in rows},
+            {row["name"]: int(row["total"]) for row in rows},
+            int(data["n_all"]),
+            str(data["rule"]),
+            None if data["target"] is None else float(data["target"]),
+        )
+
+    def rows(self) -> list[dict[str, object]]:
+        """One tidy row per layer; rule, target and n_all repeat, so rows of several allocations can be stacked."""
+        same = {"rule": self.rule, "target": "" if self.target is None else self.target, "n_all": self.n_all}
+        return [{**row, **same} for row in self.to_dict()["layers"]]
+
+    def to_csv(self) -> str:
+        return csv_text(self.rows())
+
+    @classmethod
+    def from_csv(cls, text: str) -> Allocation:
+        rows = list(csv.DictReader(io.StringIO(text)))
+        if not rows:
+            raise InputError("this CSV holds no allocation: it has no rows")
+        try:
+            if len({(row["rule"], row["target"], row["n_all"]) for row in rows}) > 1:
+                raise InputError("this CSV holds several allocations; split it by rule and target first")
+            return cls(
+                {row["name"]: float(row["sparsity"]) for row in rows},
+                {row["name"]: int(row["total"]) for row in rows},
+                int(rows[0]["n_all"]),
+                rows[0]["rule"],
+                float(rows[0]["target"]) if rows[0]["target"] else None,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"this CSV holds no allocation: {error!r}") from error

@@ -1,0 +1,91 @@
+"""Curves: for each layer, a grid of sparsities and one measure over it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from repairability.errors import InputError, unknown
+from repairability.tables import Table, Value
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Curves(Value, Mapping[str, FloatArray]):
+    """`curves[layer]` is the measure over `curves.grid[layer]`; grids may differ from layer to layer.
+
+    `measure` says what is measured ("raw", "residual", "rr", or a name of the caller's).
+    """
+
+    measure: str
+    grid: Mapping[str, FloatArray]
+    data: Mapping[str, FloatArray]
+
+    def __post_init__(self) -> None:
+        if set(self.grid) != set(self.data):
+            raise InputError(f"grid and values name different layers: {sorted(set(self.grid) ^ set(self.data))}")
+        grid = {layer: _frozen(points) for layer, points in self.grid.items()}
+        values = {layer: _frozen(self.data[layer]) for layer in grid}
+        for layer, points in grid.items():
+            if points.ndim != 1 or not len(points) or points.shape != values[layer].shape:
+                raise InputError(
+                    f"layer {layer!r}: a grid of shape {points.shape} needs as many values, not {values[layer].shape}"
+                )
+            if not (np.isfinite(points).all() and points[0] >= 0 and points[-1] <= 1 and (np.diff(points) > 0).all()):
+                raise InputError(f"layer {layer!r}: a grid must rise within [0, 1], not {points.tolist()}")
+            if not np.isfinite(values[layer]).all():
+                raise InputError(f"layer {layer!r}: {self.measure} holds nan or inf: {values[layer].tolist()}")
+        object.__setattr__(self, "grid", MappingProxyType(grid))
+        object.__setattr__(self, "data", MappingProxyType(values))
+
+    @classmethod
+    def on_grid(cls, measure: str, grid: ArrayLike, values: Mapping[str, ArrayLike]) -> Curves:
+        """Curves whose layers share one grid."""
+        points = _frozen(grid)
+        return cls(measure, dict.fromkeys(values, points), {layer: _frozen(v) for layer, v in values.items()})
+
+    def __getitem__(self, layer: str) -> FloatArray:
+        if layer not in self.data:
+            raise unknown("layer", layer, self.data)
+        return self.data[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def table(self) -> Table:
+        points = sorted({float(s) for grid in self.grid.values() for s in grid})
+        rows = []
+        for layer in self:
+            known = dict(zip(self.grid[layer].tolist(), self[layer].tolist(), strict=True))
+            rows.append((layer, *(f"{known[s]:.4f}" if s in known else "" for s in points)))
+        return Table((self.measure, *(f"{s:g}" for s in points)), rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "measure": self.measure,
+            "layers": [{"name": x, "grid": self.grid[x].tolist(), "values": self[x].tolist()} for x in self],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Curves:
+        rows = list(data["layers"])
+        return cls(
+            str(data["measure"]),
+            {row["name"]: _frozen(row["grid"]) for row in rows},
+            {row["name"]: _frozen(row["values"]) for row in rows},
+        )
+
+
+def _frozen(values: ArrayLike) -> FloatArray:
+    array = np.array(values, dtype=np.float64)
+    array.setflags(write=False)
+    return array

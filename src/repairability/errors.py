@@ -1,0 +1,44 @@
+"""One base error and its few leaves; every message repeats the caller's own words."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RepairabilityError(Exception):
+    """Base of every error this package raises on purpose; the command line turns it into exit code 2."""
+
+
+class InputError(RepairabilityError, ValueError):
+    """An argument, a model or a file does not say what it must say."""
+
+
+class UnknownError(InputError, KeyError):
+    """A name nobody knows; also a KeyError, so that mappings keep their manners."""
+
+    __str__ = Exception.__str__  # KeyError would quote the whole message
+
+
+class BudgetError(RepairabilityError, ValueError):
+    """The sparsity asked for cannot be reached; the message says what can."""
+
+
+class MissingExtraError(RepairabilityError, ImportError):
+    """An optional dependency is absent; the message names the extra that brings it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed; install it with: pip install 'repairability[{extra}]'")
+
+
+def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownError:
+    """The error for a name nobody knows: near matches first, else (when few) all that is known."""
+    names = sorted(known)
+    near = difflib.get_close_matches(given, names, n=5, cutoff=0.5)
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    elif len(names) <= 12:
+        hint = f"known: {', '.join(names) or 'none'}"
+    else:
+        hint = f"known: {', '.join(names[:12])} and {len(names) - 12} more"
+    return UnknownError(f"unknown {kind} {given!r}; {hint}")

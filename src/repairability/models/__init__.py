@@ -1,0 +1,64 @@
+"""Models by name: torchvision's, or any `package.module:callable`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from repairability._torch import evaluation_mode_, seeded
+from repairability._vision import torchvision
+from repairability.errors import InputError, unknown
+from repairability.models.weights import load_weights_
+
+
+def create_model(
+    name: str, *, num_classes: int | None = None, weights: str | os.PathLike[str] | None = None, seed: int = 0
+) -> nn.Module:
+    """Build a network by name, in eval mode.
+
+    `name` is a torchvision model ("resnet18") or "package.module:callable". `num_classes` is handed to the builder.
+    `weights` is a safetensors or torch file of a state dict; without it the weights are random, drawn from `seed`.
+    """
+    if num_classes is not None and num_classes < 1:
+        raise InputError(f"num_classes must be at least 1, not {num_classes}")
+    build = _imported(name) if ":" in name else _torchvision_builder(name)
+    options = {} if num_classes is None else {"num_classes": num_classes}
+    with seeded(seed):
+        try:
+            model = build(**options)
+        except TypeError as error:
+            raise InputError(f"cannot build {name!r} with {options or 'no arguments'}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{name!r} returned {type(model).__name__}, not a torch.nn.Module")
+    if weights is not None:
+        load_weights_(model, weights)
+    return evaluation_mode_(model)
+
+
+def _torchvision_builder(name: str) -> Callable[..., Any]:
+    models = torchvision("models")
+    known = models.list_models()
+    if name not in known:
+        raise unknown("model", name, known)
+    builder: Callable[..., Any] = models.get_model_builder(name)
+    return builder
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module_name, _, attribute = name.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InputError(f"cannot import {module_name!r} for the model {name!r}: {error}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise unknown(f"name in {module_name}", attribute, [x for x in dir(found) if not x.startswith("_")])
+        found = getattr(found, part)
+    if not callable(found):
+        raise InputError(f"{name!r} is not callable")
+    builder: Callable[..., Any] = found
+    return builder

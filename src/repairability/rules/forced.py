@@ -1,0 +1,63 @@
+"""Some layers pinned to given sparsities, the rest by another rule within the same total budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from repairability.allocation import Allocation, check_sparsity, pruned_count, target_count
+from repairability.errors import BudgetError, InputError
+from repairability.layers import Layers
+from repairability.tables import percent
+
+
+def forced(
+    layers: Layers,
+    sparsity: float,
+    curves: Any = None,
+    *,
+    pinned: Mapping[str, float] | None = None,
+    rest: str | Callable[..., Allocation] = "erk",
+    **options: Any,
+) -> Allocation:
+    """Pin layers (globs on names -> sparsity) and let `rest` distribute what remains of the budget; further options
+    are those of `rest`. The paper's projection-forced ablation is `pinned={"*downsample*": 0.7}` with ERK.
+    """
+    from repairability.rules import allocate
+
+    fixed = _pinned_layers(layers, pinned or {})
+    free = layers.subset(set(layers.names) - set(fixed))
+    budget = target_count(layers.totals.values(), sparsity)
+    spent = sum(pruned_count(layers[name].total, value) for name, value in fixed.items())
+    _check_reachable(layers, free, sparsity, budget, spent)
+
+    sparsities = dict(fixed)
+    if free:
+        if rest == "global":
+            options = {"over": "prunable", **options}  # its budget is what the pinned layers left of the prunable one
+        sparsities |= allocate(
+            free, sparsity=min(1.0, max(0.0, budget - spent) / free.total), rule=rest, curves=curves, **options
+        )
+    name = rest if isinstance(rest, str) else getattr(rest, "__name__", "custom")
+    return Allocation(sparsities, layers.totals, layers.n_all, f"forced({name})", sparsity)
+
+
+def _pinned_layers(layers: Layers, pinned: Mapping[str, float]) -> dict[str, float]:
+    if not pinned:
+        raise InputError("rule 'forced' needs pinned layers, for example pinned={'*downsample*': 0.7}")
+    fixed: dict[str, float] = {}
+    for pattern, value in pinned.items():
+        for name in layers.matching(pattern):
+            if fixed.setdefault(name, check_sparsity(value, f"the pinned sparsity of {pattern!r}")) != value:
+                raise InputError(f"layer {name!r} is pinned twice, to {fixed[name]:g} and to {value:g}")
+    return fixed
+
+
+def _check_reachable(layers: Layers, free: Layers, sparsity: float, budget: int, spent: int) -> None:
+    slack = len(layers) / 2  # half a weight per layer, the rounding of any allocation
+    low, high = spent / layers.total, (spent + free.total) / layers.total
+    if spent > budget + slack or spent + free.total < budget - slack:
+        reachable = f"{percent(low)} to {percent(high)}" if free else f"{percent(low)} only: every layer is pinned"
+        raise BudgetError(
+            f"sparsity {percent(sparsity)} is not reachable beside the pinned layers; reachable: {reachable}"
+        )

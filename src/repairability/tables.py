@@ -1,0 +1,101 @@
+"""How values of this package print and travel: Table (plain text, or colour for a terminal), JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table as RichTable
+from rich.text import Text
+from typing_extensions import Self
+
+from repairability.errors import InputError
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows of finished strings. The first column is text; the others align right."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    caption: str = ""
+
+    def __str__(self) -> str:
+        lines = [self.columns, *self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
+
+        def aligned(line: Sequence[str]) -> str:
+            first, *others = (
+                cell.ljust(width) if i == 0 else cell.rjust(width)
+                for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+            )
+            return "  ".join([first, *others]).rstrip()
+
+        body = [aligned(self.columns), "  ".join("-" * width for width in widths), *map(aligned, self.rows)]
+        return "\n".join([*([self.title] if self.title else []), *body, *([self.caption] if self.caption else [])])
+
+    def rich(self) -> RichTable:
+        """The same table for a terminal."""
+        table = RichTable(title=self.title or None, caption=self.caption or None, caption_justify="left")
+        for i, column in enumerate(self.columns):
+            table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+        for row in self.rows:
+            table.add_row(*map(Text, row))  # Text: a name such as [a] is a name, not markup
+        return table
+
+
+class Value(ABC):
+    """A value on the road: prints as a table, goes to JSON and back."""
+
+    @abstractmethod
+    def table(self) -> Table: ...
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Plain objects only; `from_dict` reads them back."""
+
+    @classmethod
+    @abstractmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self: ...
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, Value) and self.to_dict() == other.to_dict()
+
+    __hash__ = None  # type: ignore[assignment]  # values hold mappings
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        try:
+            return cls.from_dict(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise InputError(f"this is not JSON: {error}") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"this JSON is not of type {cls.__name__}: {error!r}") from error
+
+
+def percent(sparsity: float) -> str:
+    """A sparsity as people write it: 0.95 -> '95.00 %'."""
+    return f"{100 * sparsity:.2f} %"
+
+
+def csv_text(rows: Sequence[dict[str, object]]) -> str:
+    """Rows of one shape as CSV; floats by repr, so that reading them back gives the same bits."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

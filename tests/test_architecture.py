@@ -1,0 +1,109 @@
+"""The shelves of docs/architecture.md, read from the syntax tree: who may import whom, and what may stand where."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "repairability"
+
+SHELVES = [
+    ["errors", "tables", "_files", "_torch", "_vision"],
+    ["layers", "sums", "curves", "allocation", "evaluation", "models", "data"],
+    ["calibration", "training", "transition", "solvers"],
+    ["masks", "rules"],
+    ["repair", "checkpoints"],
+    ["diagnostics"],
+    ["pipeline"],
+    ["detect"],
+    ["experiments"],
+    ["report"],
+    ["demo"],
+    ["cli"],
+    ["__init__"],
+    ["__main__"],
+]
+SHELF = {room: number for number, rooms in enumerate(SHELVES) for room in rooms}
+GROUND = ["errors", "tables"]  # the ground floor's own floor: anyone may use these
+NUMPY_ONLY = ["allocation", "curves", "solvers"]
+OPTIONAL = {"torchvision": "_vision"}
+"""An optional dependency and the one room that may import it."""
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(file: Path) -> str:
+    relative = file.relative_to(SOURCE)
+    return relative.parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            if node.module == "repairability":
+                yield from (f"repairability.{alias.name}" for alias in node.names)
+            else:
+                yield node.module or ""
+
+
+def calls(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute):
+                yield f".{node.func.attr}"
+            elif isinstance(node.func, ast.Name):
+                yield node.func.id
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
+def test_a_room_imports_lower_shelves_only(file: Path) -> None:
+    room = room_of(file)
+    assert room in SHELF, f"{room} stands on no shelf; give it one here and in docs/architecture.md"
+    tree = ast.parse(file.read_text())
+    for name in imports(tree):
+        parts = name.split(".")
+        if parts[0] != "repairability" or len(parts) < 2 or parts[1] == room:
+            continue
+        assert parts[1] in GROUND or SHELF[parts[1]] < SHELF[room], f"{room} must not import {parts[1]}"
+    assert room in GROUND or room in SHELF
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
+def test_borrowing_and_printing_have_their_room(file: Path) -> None:
+    room, found = room_of(file), set(calls(ast.parse(file.read_text())))
+    borrowing = {c for c in found if c.startswith((".register_forward", ".register_full")) or c in (".train", ".eval")}
+    assert not borrowing or room == "_torch", f"{sorted(borrowing)} belong in _torch.py"
+    assert "print" not in found or room == "cli"
+    if room in NUMPY_ONLY:
+        assert not any(name.split(".")[0] == "torch" for name in imports(ast.parse(file.read_text())))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
+def test_optional_dependencies_enter_in_one_file_each(file: Path) -> None:
+    for name in imports(ast.parse(file.read_text())):
+        package = name.split(".")[0]
+        assert room_of(file) == OPTIONAL.get(package, room_of(file)), f"import {package} through {OPTIONAL[package]}"
+
+
+def test_the_second_opinion_imports_nothing_of_the_package() -> None:
+    tree = ast.parse((Path(__file__).parent / "reference.py").read_text())
+    assert not [name for name in imports(tree) if name.split(".")[0] in ("repairability", "conftest", "networks")]
+
+
+def test_every_module_has_its_test_file() -> None:
+    tests = {file.stem for file in Path(__file__).parent.glob("test_*.py")}
+    missing = {room_of(f).strip("_") for f in FILES} - {name.removeprefix("test_") for name in tests} - {"init", "main"}
+    assert not missing, f"no test file for {sorted(missing)}"
+
+
+def test_the_rules_can_fail() -> None:
+    """The two readers above see what they must see."""
+    tree = ast.parse("import torch.nn\nfrom repairability import cli\nmodel.train()\nprint(1)\n")
+    assert set(imports(tree)) == {"torch.nn", "repairability.cli"}
+    assert set(calls(tree)) == {".train", "print"}

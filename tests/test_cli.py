@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from networks import small_net
+from repairability import Allocation, Curves, allocate, create_model
+from repairability.cli import main
+
+NET = "networks:small_net"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as exit_:
+        main(list(arguments))
+    out, err = capsys.readouterr()
+    return int(exit_.value.code or 0), out, err
+
+
+def test_layers(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "layers", "resnet18")
+    assert code == 0
+    assert "19 layers, 11,157,504 prunable of 11,166,912 weights" in out
+    code, out, _ = run(capsys, "layers", NET, "--json", "--types", "conv,linear", "--skip", "")
+    assert [row["name"] for row in json.loads(out)["layers"]] == ["0", "2", "4", "7"]
+
+
+def test_allocate_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "allocate", NET, "--rule", "erk", "--sparsity", "0.95", "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert {"rule", "target", "sparsity", "global_sparsity", "layers"} <= data.keys()
+    assert data["layers"][0].keys() == {"name", "total", "pruned", "sparsity"}
+    assert Allocation.from_dict(data) == allocate(create_model(NET), sparsity=0.95, rule="erk")
+
+
+def test_allocate_writes_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "plan.csv"
+    run(capsys, "allocate", NET, "-s", "0.9", "-r", "lamp", "--csv", str(file))
+    assert Allocation.from_csv(file.read_text()) == allocate(create_model(NET), sparsity=0.9, rule="lamp")
+    run(capsys, "allocate", NET, "-s", "0.9", "--compare", "erk,lamp", "--csv", str(file))
+    assert [row["rule"] for row in csv.DictReader(file.open())] == ["erk", "erk", "lamp", "lamp"]
+
+
+def test_compare_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "allocate", NET, "-s", "0.9", "--compare", "erk, lamp,uniform")
+    assert out.splitlines()[0].split() == ["layer", "total", "erk", "lamp", "uniform"]
+    assert "over all weights" in out
+    _, out, _ = run(capsys, "allocate", NET, "-s", "0.9", "--compare", "erk,lamp", "--json")
+    assert [x["rule"] for x in json.loads(out)["allocations"]] == ["erk", "lamp"]
+
+
+def test_forced_and_measured_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(
+        capsys, "allocate", NET, "-s", "0.9", "-r", "forced", "--pin", "4=0.7", "--rest", "uniform", "--json"
+    )
+    assert json.loads(out)["layers"][1]["sparsity"] == 0.7
+    curves = tmp_path / "rr.json"
+    curves.write_text(Curves.on_grid("rr", [0.7, 0.95], {"2": [0.1, 0.2], "4": [0.1, 0.9]}).to_json())
+    _, out, _ = run(
+        capsys, "allocate", NET, "-s", "0.9", "-r", "rr", "--curves", str(curves), "--solver", "exact", "--json"
+    )
+    assert [x["sparsity"] for x in json.loads(out)["layers"]] == [0.95, 0.7]
+
+
+def test_weights_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_file(create_model(NET, seed=8).state_dict(), tmp_path / "w.safetensors")
+    _, given, _ = run(
+        capsys, "allocate", NET, "-s", "0.9", "-r", "lamp", "--weights", str(tmp_path / "w.safetensors"), "--json"
+    )
+    _, seeded, _ = run(capsys, "allocate", NET, "-s", "0.9", "-r", "lamp", "--seed", "8", "--json")
+    _, other, _ = run(capsys, "allocate", NET, "-s", "0.9", "-r", "lamp", "--seed", "9", "--json")
+    assert given == seeded != other
+
+
+@pytest.fixture
+def nan_weights(tmp_path: Path) -> str:
+    state = small_net().state_dict()
+    state["2.weight"][0] = torch.nan
+    save_file(state, tmp_path / "nan.safetensors")
+    return str(tmp_path / "nan.safetensors")
+
+
+BAD: list[tuple[list[str], str]] = [
+    (["allocate", NET, "-s", "1.2"], "sparsity must be between 0 and 1 (pruned / total), not 1.2"),
+    (["allocate", NET, "-s", "nan"], "not nan"),
+    (["allocate", NET, "-s", "-0.5"], "not -0.5"),
+    (["allocate", NET, "-s", "95"], "did you mean 0.95?"),
+    (["allocate", NET, "-s", "0.9", "-r", "lmap"], "unknown rule 'lmap'; did you mean lamp?"),
+    (["allocate", NET, "-s", "0.9", "--compare", "erk,lmap"], "unknown rule 'lmap'"),
+    (["allocate", NET, "-s", "0.9", "-r", "rr"], "needs measured curves"),
+    (["allocate", NET, "-s", "0.99", "-r", "erk"], "ERK cannot reach sparsity 99.00 %"),
+    (["allocate", NET, "-s", "0.9", "-r", "forced"], "needs pinned layers"),
+    (["allocate", NET, "-s", "0.9", "-r", "forced", "--pin", "4"], "--pin takes GLOB=SPARSITY"),
+    (["allocate", NET, "-s", "0.9", "-r", "forced", "--pin", "4=x"], "--pin takes GLOB=SPARSITY"),
+    (["allocate", NET, "-s", "0.9", "-r", "rr", "--curves", "missing.json"], "cannot read missing.json"),
+    (["layers", "networks:linear_net"], "has no layer of type conv: nothing to prune"),
+    (["layers", "resnet81"], "unknown model 'resnet81'; did you mean"),
+    (["layers", NET, "--weights", "missing.th"], "no weights file at missing.th"),
+    (["layers", NET, "--num-classes", "0"], "num_classes must be at least 1"),
+    (["layers", NET, "--only", "fc"], "unknown layer or pattern 'fc'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=lambda x: " ".join(x) if isinstance(x, list) else "")
+def test_bad_input_ends_in_one_line_and_code_2(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    extra = ["--csv", "out.csv"] if arguments[0] == "allocate" else []
+    code, out, err = run(capsys, *arguments, *extra)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_weights_with_nan(nan_weights: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for rule in ("erk", "global"):
+        code, out, err = run(capsys, "allocate", NET, "-s", "0.9", "-r", rule, "--weights", nan_weights)
+        assert (code, out) == (2, "")
+        assert "the weight of layer '2' holds nan or inf" in err
+
+
+def test_usage_errors_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "allocate", NET)[0] == 2
+    assert run(capsys, "allocate", NET, "-s", "much")[0] == 2
+    code, out, _ = run(capsys, "allocate", "--help")
+    assert code == 0
+    assert "repairability allocate resnet18" in out

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from repairability import InputError, create_model
+from repairability.models.weights import read_state
+
+
+def test_torchvision_names_and_classes() -> None:
+    net = create_model("resnet18", num_classes=7)
+    assert net.get_parameter("fc.weight").shape == (7, 512)
+    assert not net.training
+
+
+def test_random_weights_come_from_the_seed_alone() -> None:
+    state = torch.get_rng_state()
+    a, b, c = (create_model("networks:small_net", seed=s).get_parameter("0.weight") for s in (0, 0, 1))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_weights_from_safetensors_and_torch_files(tmp_path: Path) -> None:
+    source = create_model("networks:small_net", seed=3)
+    plain, wrapped = tmp_path / "a.safetensors", tmp_path / "a.th"
+    save_file(source.state_dict(), plain)
+    torch.save({"state_dict": {f"module.{k}": v for k, v in source.state_dict().items()}, "epoch": 3}, wrapped)
+    for file in (plain, wrapped):
+        net = create_model("networks:small_net", weights=file)
+        assert all(torch.equal(v, source.state_dict()[k]) for k, v in net.state_dict().items())
+
+
+def test_the_real_cifar100_network_loads(shared: Path) -> None:
+    file = shared / "data" / "checkpoints" / "resnet18_cifar100.safetensors"
+    net = create_model("resnet18", num_classes=100, weights=file)
+    stored = read_state(file)["layer1.0.conv1.weight"]
+    assert torch.equal(net.get_parameter("layer1.0.conv1.weight"), stored.float())
+    with pytest.raises(InputError, match=r"fc.\w+ is \(100.*is the number of classes right"):
+        create_model("resnet18", num_classes=10, weights=file)
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (Path("evil_was_here"),))
+
+
+def test_no_code_runs_from_a_weights_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("evil.th").write_bytes(pickle.dumps(Evil()))
+    torch.save({"state_dict": Evil()}, "evil2.th")
+    for name in ("evil.th", "evil2.th"):
+        with pytest.raises(InputError, match=f"cannot read weights from {name}"):
+            create_model("networks:small_net", weights=name)
+    assert not Path("evil_was_here").exists()
+
+
+def test_unreadable_weights(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no weights file at"):
+        create_model("networks:small_net", weights=tmp_path / "missing.th")
+    for name in ("empty.th", "empty.safetensors", "noise.th", "noise.safetensors"):
+        (tmp_path / name).write_bytes(b"" if name.startswith("empty") else b"not weights at all" * 9)
+        with pytest.raises(InputError, match=f"cannot read weights from .*{name}"):
+            create_model("networks:small_net", weights=tmp_path / name)
+    torch.save([1, 2], tmp_path / "list.th")
+    with pytest.raises(InputError, match="holds no state dict"):
+        create_model("networks:small_net", weights=tmp_path / "list.th")
+    save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(InputError, match=r"it lacks 0.bias, 0.weight, 2.bias and 5 more; it has the unknown x"):
+        create_model("networks:small_net", weights=tmp_path / "other.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("resnet81", r"unknown model 'resnet81'; did you mean .*resnet18"),
+        ("no_such_package:net", "cannot import 'no_such_package'"),
+        ("networks:smal_net", r"unknown name in networks 'smal_net'; did you mean small_net"),
+        ("networks:not_callable", "is not callable"),
+        ("networks:not_a_module", "returned int, not a torch.nn.Module"),
+    ],
+)
+def test_unknown_models(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        create_model(name)
+
+
+def test_classes_that_cannot_be() -> None:
+    with pytest.raises(InputError, match="num_classes must be at least 1, not 0"):
+        create_model("resnet18", num_classes=0)
+    with pytest.raises(InputError, match="cannot build 'networks:linear_net' with {'num_classes': 3}"):
+        create_model("networks:linear_net", num_classes=3)
