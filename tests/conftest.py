@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import csv
 import os
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from repairability import create_model
 
@@ -33,6 +38,56 @@ def paper(shared: Path) -> Callable[[str], list[dict[str, str]]]:
             return list(csv.DictReader(file))
 
     return rows
+
+
+@dataclass(frozen=True)
+class Cifar10:
+    """Normalised images: training ones (unlabeled) and a part of the test set."""
+
+    train: Tensor
+    test: Tensor
+    labels: Tensor
+
+    def accuracy(self, model: nn.Module) -> float:
+        with torch.no_grad():
+            right = [
+                (model(x).argmax(1) == y).sum()
+                for x, y in zip(self.test.split(500), self.labels.split(500), strict=True)
+            ]
+        return float(sum(right)) / len(self.labels)
+
+
+@pytest.fixture(scope="session")
+def cifar10_file(shared: Path) -> Path:
+    """CIFAR-10 as npz, laid out once into the project's cache by the shared script."""
+    cache_folder = Path(__file__).parents[1] / ".cache" / "data"
+    file = cache_folder / "cifar10.npz"
+    if not file.exists():
+        cache_folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, str(shared / "data" / "prepare.py"), str(cache_folder), "cifar10"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode or not file.exists():
+            pytest.skip(f"CIFAR-10 could not be laid out: {done.stderr.strip()[-200:]}")
+    return file
+
+
+@pytest.fixture(scope="session")
+def cifar10(cifar10_file: Path) -> Cifar10:
+    mean, std = (torch.tensor(x).view(3, 1, 1) for x in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+
+    def normalised(images: np.ndarray) -> Tensor:
+        return (torch.from_numpy(images).float() / 255 - mean) / std
+
+    with np.load(cifar10_file) as data:
+        order = np.random.default_rng(0).permutation(50_000)[:2688]
+        labels = torch.from_numpy(data["y_test"][:1000].astype(np.int64))
+        return Cifar10(normalised(data["x_train"][order]), normalised(data["x_test"][:1000]), labels)
+
+
+@pytest.fixture(scope="session")
+def resnet20(shared: Path) -> nn.Module:
+    """The public CIFAR-10 checkpoint."""
+    return create_model("resnet20", weights=shared / "data" / "checkpoints" / "resnet20-12fca82f.th")
 
 
 @cache

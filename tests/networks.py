@@ -40,6 +40,55 @@ class Shared(nn.Module):
         return out
 
 
+class Residual(nn.Module):
+    """Residual links, a projection, groups, depthwise, stride, dilation, biases, BatchNorm, a Linear."""
+
+    def __init__(self, num_classes: int = 5) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.stem_bn = nn.BatchNorm2d(8)
+        self.conv1 = nn.Conv2d(8, 12, 3, stride=2, padding=1, groups=4, bias=True)
+        self.bn1 = nn.BatchNorm2d(12)
+        self.depthwise = nn.Conv2d(12, 12, 3, padding=2, dilation=2, groups=12, bias=False)
+        self.bn2 = nn.BatchNorm2d(12)
+        self.shortcut = nn.Conv2d(8, 12, 1, stride=2, bias=False)
+        self.bn3 = nn.BatchNorm2d(12)
+        self.conv2 = nn.Conv2d(12, 6, (3, 1), padding=(1, 0))
+        self.bn4 = nn.BatchNorm2d(6)
+        self.hidden = nn.Linear(6, 7)
+        self.head = nn.Linear(7, num_classes)
+        for bn in (self.stem_bn, self.bn1, self.bn2, self.bn3, self.bn4):  # statistics of a trained network
+            nn.init.uniform_(bn.weight, 0.5, 1.5)
+            nn.init.normal_(bn.bias)
+            nn.init.normal_(bn.running_mean, std=0.2)
+            nn.init.uniform_(bn.running_var, 0.3, 1.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem_bn(self.stem(x)).relu()
+        y = self.bn1(self.conv1(x)).relu()
+        x = (self.bn2(self.depthwise(y)) + self.bn3(self.shortcut(x))).relu()
+        x = self.bn4(self.conv2(x)).relu()
+        tokens = x.flatten(2).transpose(1, 2)  # [N, positions, 6]: a Linear with an extra axis
+        out: Tensor = self.head(self.hidden(tokens).relu().mean(1))
+        return out
+
+
+class Twice(nn.Module):
+    """One convolution called twice in a forward pass, and one never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.body = nn.Conv2d(4, 4, 3, padding=1)
+        self.last = nn.Conv2d(4, 4, 1)
+        self.unused = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(self.stem(x).relu()).relu()
+        x = self.last(self.body(x).relu())
+        return x.mean((2, 3))
+
+
 not_callable = 3
 
 

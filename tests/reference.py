@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
+import statistics
 from collections.abc import Sequence
 from fractions import Fraction
+
+import torch
+from torch import Tensor, nn
 
 Weights = Sequence[Sequence[float]]
 
@@ -91,3 +96,89 @@ def best_cost(
         for levels in itertools.product(*(range(len(grid)) for grid in grids))
         if sum(pruned_count(n, g[k]) for n, g, k in zip(totals, grids, levels, strict=True)) >= budget
     )
+
+
+# --- the diagnostics, literally: a copy of the model per layer and sparsity ----------------------------------------
+
+EPS = 1e-8
+
+
+def outputs_of(model: nn.Module, name: str, images: Tensor) -> Tensor:
+    """What module `name` puts out, as [N, C, P] in float64 (a Linear's channels are last)."""
+    found: list[Tensor] = []
+    module = model.get_submodule(name)
+    handle = module.register_forward_hook(lambda _module, _args, output: found.append(output.detach().double()))
+    with torch.no_grad():
+        model(images)
+    handle.remove()
+    (output,) = found
+    if isinstance(module, nn.Linear):
+        output = output.movedim(-1, 1)
+    return output.reshape(output.shape[0], output.shape[1], -1)
+
+
+def distance(a: Tensor, b: Tensor) -> float:
+    """The mean over samples of the mean over channels of |a_c - b_c|^2 / (|a_c|^2 + eps)."""
+    per_sample = []
+    for a_sample, b_sample in zip(a, b, strict=True):
+        ratios = [
+            float(((x - y) ** 2).sum() / ((x**2).sum() + EPS)) for x, y in zip(a_sample, b_sample, strict=True)
+        ]
+        per_sample.append(sum(ratios) / len(ratios))
+    return sum(per_sample) / len(per_sample)
+
+
+def prune_layer_(model: nn.Module, name: str, sparsity: float) -> None:
+    weight = model.get_parameter(f"{name}.weight")
+    kept = mask(weight.detach().flatten().tolist(), pruned_count(weight.numel(), sparsity))
+    with torch.no_grad():
+        weight.mul_(torch.tensor(kept).view(weight.shape))
+
+
+def channel_scales(dense: Tensor, pruned: Tensor, shrinkage: float, tau: str = "median") -> list[float]:
+    """gamma for each channel, from activations [N, C, P]."""
+    var_d = [float(x.var(unbiased=False)) for x in dense.transpose(0, 1)]
+    var_p = [float(x.var(unbiased=False)) for x in pruned.transpose(0, 1)]
+    var_p = [0.0 if v < 1e-12 * float((x**2).mean()) else v for v, x in zip(var_p, pruned.transpose(0, 1), strict=True)]
+    live = [v for v in var_p if v > 1e-12 * max(var_p)]
+    middle = {"median": statistics.median, "mean": statistics.fmean}[tau](live) if live else 0.0
+    gammas = []
+    for d, p in zip(var_d, var_p, strict=True):
+        shrunk = p / (p + shrinkage * middle) if p > 0 else 0.0
+        gammas.append(math.exp(shrunk * (math.log(d + EPS) - math.log(p + EPS)) / 2))
+    return gammas
+
+
+def diagnose(
+    model: nn.Module,
+    images: Tensor,
+    layer: str,
+    sparsity: float,
+    *,
+    repair: str = "cr+bn",
+    norm: str | None = None,
+    shrinkage: float = 0.1,
+    tau: str = "median",
+) -> tuple[float, float, float]:
+    """raw, residual, rr of one layer at one sparsity, observed at the layer, or at the BatchNorm `norm` behind it."""
+    observed = norm or layer
+    dense = copy.deepcopy(model).eval()
+    pruned = copy.deepcopy(dense)
+    prune_layer_(pruned, layer, sparsity)
+    repaired = copy.deepcopy(pruned)
+    if "cr" in repair.split("+"):
+        gammas = channel_scales(outputs_of(dense, layer, images), outputs_of(pruned, layer, images), shrinkage, tau)
+        weight = repaired.get_parameter(f"{layer}.weight")
+        with torch.no_grad():
+            for filter_, gamma in zip(weight, gammas, strict=True):
+                filter_.mul_(gamma)
+    if norm and "bn" in repair.split("+"):
+        repaired.get_submodule(norm).train()
+        with torch.no_grad():
+            for _ in range(20):
+                repaired(images)
+        repaired.eval()
+    a = outputs_of(dense, observed, images)
+    raw = distance(a, outputs_of(pruned, observed, images))
+    residual = distance(a, outputs_of(repaired, observed, images))
+    return raw, residual, (residual + EPS) / (raw + EPS)

@@ -31,19 +31,21 @@ def test_counts_are_exact_whatever_the_ties(magnitudes: np.ndarray, data: st.Dat
 @given(st.one_of(tied, smooth, constant), st.data())
 def test_levels_are_the_masks_and_nest(magnitudes: np.ndarray, data: st.DataObject) -> None:
     counts = sorted(data.draw(st.lists(st.integers(0, magnitudes.size), min_size=1, max_size=8)))
-    levels = magnitude_levels(magnitudes, counts)
+    index, last = magnitude_levels(magnitudes, counts)
     previous = np.ones(magnitudes.size, dtype=bool)
     for k, count in enumerate(counts):
-        np.testing.assert_array_equal(levels > k, magnitude_mask(magnitudes, count))
-        assert not ((levels > k) & ~previous).any()
-        previous = levels > k
+        kept = np.zeros(magnitudes.size, dtype=bool)
+        kept[index[last >= k]] = True
+        np.testing.assert_array_equal(kept, magnitude_mask(magnitudes, count))
+        assert not (kept & ~previous).any()
+        previous = kept
 
 
 def test_levels_at_size() -> None:
     magnitudes = np.abs(np.random.default_rng(0).normal(size=300_000)).astype(np.float16).astype(np.float32)
     counts = [0, 1, 210_000, 210_000, 255_000, 299_999, 300_000]
-    levels = magnitude_levels(magnitudes, counts)
-    assert [int((levels > k).sum()) for k in range(len(counts))] == [300_000 - c for c in counts]
+    _, last = magnitude_levels(magnitudes, counts)
+    assert [int((last >= k).sum()) for k in range(len(counts))] == [300_000 - c for c in counts]
 
 
 def test_make_masks_prunes_what_the_allocation_says() -> None:

@@ -5,11 +5,14 @@ Ask, layer by layer, how much of the damage of pruning a cheap repair can mend; 
 
 from repairability import models
 from repairability.allocation import Allocation
+from repairability.calibration import CalibrationSet
 from repairability.curves import Curves
+from repairability.diagnostics import Diagnosis, diagnose
 from repairability.errors import BudgetError, InputError, MissingExtraError, RepairabilityError
 from repairability.layers import Layer, Layers, prunable_layers
 from repairability.masks import Masks, make_masks
 from repairability.models import create_model
+from repairability.repair import repair_model
 from repairability.rules import allocate
 
 __version__ = "0.1.0"
@@ -17,7 +20,9 @@ __version__ = "0.1.0"
 __all__ = [
     "Allocation",
     "BudgetError",
+    "CalibrationSet",
     "Curves",
+    "Diagnosis",
     "InputError",
     "Layer",
     "Layers",
@@ -26,7 +31,9 @@ __all__ = [
     "RepairabilityError",
     "allocate",
     "create_model",
+    "diagnose",
     "make_masks",
     "models",
     "prunable_layers",
+    "repair_model",
 ]

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-ForwardHook = Callable[[nn.Module, tuple[Any, ...], Any], Any]
+from repairability.errors import InputError, RepairabilityError
+
+OutputHook = Callable[[nn.Module, Tensor, Any], Any]
+"""(module, its input, its output) -> None, or another output."""
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, no gradients and the caller's random state; each submodule's own mode comes back."""
+    """Eval mode and no gradients; each submodule's own mode, the buffers and the random state come back."""
     modes = [(module, module.training) for module in model.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]  # some modules count in forward
     try:
         with _random_state_kept(), torch.no_grad():
             model.eval()
@@ -23,6 +29,70 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+@contextmanager
+def recalibrating_(model: nn.Module, momentum: float | None) -> Iterator[None]:
+    """Only the BatchNorm layers of our copy learn statistics (momentum None: the cumulative average after a reset);
+    their momentum and every mode come back, the new statistics stay.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    norms = [(module, module.momentum) for module in model.modules() if isinstance(module, _BatchNorm)]
+    try:
+        with _random_state_kept(), torch.no_grad():
+            model.eval()
+            for norm, _ in norms:
+                if not norm.track_running_stats:
+                    continue
+                if momentum is None:
+                    norm.reset_running_stats()
+                norm.momentum = momentum
+                norm.train()
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for norm, before in norms:
+            norm.momentum = before
+
+
+def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
+    """The BatchNorm layers with running statistics, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm) and module.track_running_stats
+    }
+
+
+def copy_of(model: nn.Module) -> nn.Module:
+    """Our own copy, to be changed at will."""
+    try:
+        return copy.deepcopy(model)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"{type(model).__name__} cannot be copied: {error}") from error
+
+
+class Reached(Exception):
+    """Raised by a hook that has seen all it wants; the rest of the forward pass is not needed."""
+
+
+def run(model: nn.Module, batch: Tensor) -> Any:
+    """One forward pass (None where a hook ended it); a model that does not take the batch is named with its shape."""
+    try:
+        return model(batch)
+    except Reached:
+        return None
+    except (RepairabilityError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{type(model).__name__} does not take a batch of shape {tuple(batch.shape)} ({batch.dtype}): {reason}"
+        ) from error
 
 
 def evaluation_mode_(model: nn.Module) -> nn.Module:
@@ -31,12 +101,21 @@ def evaluation_mode_(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def forward_hooks(hooks: Mapping[nn.Module, ForwardHook]) -> Iterator[None]:
-    """Register one forward hook per module; all of them go again, whatever happens inside."""
+def output_hooks(hooks: Mapping[nn.Module, OutputHook]) -> Iterator[None]:
+    """Let each hook see its module's input and output (and replace the output); all of them go again, whatever
+    happens inside.
+    """
+
+    def adapted(hook: OutputHook) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], Any]:
+        def forward_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            return hook(module, args[0] if args else kwargs["input"], output)
+
+        return forward_hook
+
     handles = []
     try:
         for module, hook in hooks.items():
-            handles.append(module.register_forward_hook(hook))
+            handles.append(module.register_forward_hook(adapted(hook), with_kwargs=True))
         yield
     finally:
         for handle in handles:

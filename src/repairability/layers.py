@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from repairability.errors import InputError, unknown
 from repairability.tables import Table
@@ -40,6 +40,14 @@ class Layer:
     @property
     def total(self) -> int:
         return self.weight.numel()
+
+    def channels(self, output: Tensor) -> Tensor:
+        """An output of this layer as [N, C, P]: samples, channels, positions. A Linear's [N, ..., C] likewise."""
+        if self.kind == "linear":
+            rows = output if output.dim() > 1 else output[None]
+            return rows.movedim(-1, 1).flatten(2) if rows.dim() > 2 else rows[..., None]
+        batched = output if output.dim() == self.weight.dim() else output[None]
+        return batched.flatten(2)
 
     def magnitudes(self) -> np.ndarray:
         """|w| in flat order [total]; float64 stays, every other dtype becomes float32 (exactly)."""

@@ -58,15 +58,19 @@ def magnitude_mask(magnitudes: np.ndarray, count: int) -> NDArray[np.bool_]:
     return _mask(magnitudes, count, _thresholds(magnitudes, [count])[0])
 
 
-def magnitude_levels(magnitudes: np.ndarray, counts: Sequence[int]) -> NDArray[np.uint8]:
-    """All nested masks of one layer in one array: at level k, weight i stays exactly if result[i] > k.
+def magnitude_levels(magnitudes: np.ndarray, counts: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """All nested masks of one layer at once: (index, last).
 
-    `counts` are the pruned counts of the levels, ascending.
+    `counts` are the pruned counts of the levels, ascending (at most 255). `index` lists the weights that stay at
+    level 0, ascending; weight index[j] stays at the levels 0 .. last[j] and is gone from the next on.
     """
-    levels = np.zeros(magnitudes.shape, dtype=np.uint8)
-    for count, threshold in zip(counts, _thresholds(magnitudes, counts), strict=True):
-        levels += _mask(magnitudes, count, threshold)
-    return levels
+    thresholds = _thresholds(magnitudes, counts)
+    index = np.flatnonzero(_mask(magnitudes, counts[0], thresholds[0]))
+    left = magnitudes[index]  # ties within it keep their order, so the same tie rule serves
+    last = np.zeros(index.size, dtype=np.uint8)
+    for count, threshold in zip(counts[1:], thresholds[1:], strict=True):
+        last += _mask(left, count - counts[0], threshold)
+    return index, last
 
 
 def _thresholds(magnitudes: np.ndarray, counts: Sequence[int]) -> list[float]:

@@ -1,10 +1,11 @@
-"""Models by name: torchvision's, or any `package.module:callable`."""
+"""Models by name: torchvision's, the CIFAR ResNets, or any `package.module:callable`."""
 
 from __future__ import annotations
 
 import importlib
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -12,7 +13,13 @@ from torch import nn
 from repairability._torch import evaluation_mode_, seeded
 from repairability._vision import torchvision
 from repairability.errors import InputError, unknown
+from repairability.models.cifar import cifar_resnet
 from repairability.models.weights import load_weights_
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    f"resnet{depth}": partial(cifar_resnet, depth) for depth in (20, 32, 44, 56, 110)
+}
+"""Our own networks; every name that is not here is torchvision's."""
 
 
 def create_model(
@@ -20,12 +27,12 @@ def create_model(
 ) -> nn.Module:
     """Build a network by name, in eval mode.
 
-    `name` is a torchvision model ("resnet18") or "package.module:callable". `num_classes` is handed to the builder.
+    `name` is a torchvision model ("resnet18"), a CIFAR ResNet ("resnet20") or "package.module:callable". `num_classes` is handed to the builder.
     `weights` is a safetensors or torch file of a state dict; without it the weights are random, drawn from `seed`.
     """
     if num_classes is not None and num_classes < 1:
         raise InputError(f"num_classes must be at least 1, not {num_classes}")
-    build = _imported(name) if ":" in name else _torchvision_builder(name)
+    build = _imported(name) if ":" in name else MODELS.get(name) or _torchvision_builder(name)
     options = {} if num_classes is None else {"num_classes": num_classes}
     with seeded(seed):
         try:
@@ -43,7 +50,7 @@ def _torchvision_builder(name: str) -> Callable[..., Any]:
     models = torchvision("models")
     known = models.list_models()
     if name not in known:
-        raise unknown("model", name, known)
+        raise unknown("model", name, [*MODELS, *known])
     builder: Callable[..., Any] = models.get_model_builder(name)
     return builder
 

@@ -19,7 +19,8 @@ def load_weights_(model: nn.Module, path: str | os.PathLike[str]) -> None:
     """Load a state dict into `model`, in place; keys and shapes must match."""
     state = read_state(path)
     own = model.state_dict()
-    missing, extra = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    counters = {key for key in own if key.endswith("num_batches_tracked")}  # old files lack them; they are no weights
+    missing, extra = sorted(own.keys() - state.keys() - counters), sorted(state.keys() - own.keys())
     if missing or extra:
         raise InputError(
             f"{path} does not fit {type(model).__name__}: "
@@ -31,7 +32,7 @@ def load_weights_(model: nn.Module, path: str | os.PathLike[str]) -> None:
                 f"{path} does not fit {type(model).__name__}: {key} is {tuple(tensor.shape)} in the file and "
                 f"{tuple(own[key].shape)} in the model (is the number of classes right?)"
             )
-    model.load_state_dict(state)
+    model.load_state_dict(state, strict=False)  # what may be missing was checked above
 
 
 def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:

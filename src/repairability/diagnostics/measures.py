@@ -1,0 +1,31 @@
+"""raw, residual and rr as formulae over the sums."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from repairability.repair.response import Norm, Repair, Response, respond
+from repairability.sums import EPS, ChannelSums
+
+
+def measures(sums: ChannelSums, bias: Tensor, norm: Norm | None, repair: Repair) -> tuple[Tensor, Tensor, Tensor]:
+    """(raw, residual, rr) [K]: d(a, b), d(a, repaired), and (residual + eps) / (raw + eps).
+
+    Without a norm, a and b are the layer's own outputs. With one they are what comes out of it: dense and pruned pass
+    the dense statistics, the repaired passes the statistics that the repair leaves there.
+    """
+    raw = sums.distance()
+    ones = torch.ones(sums.levels, sums.channels, dtype=torch.float64)
+    begin = Response(sums.dense_moments(), sums.pruned_moments(), bias, ones, torch.zeros_like(ones), norm)
+    end = respond(repair, begin)
+    gain, offset = end.gain, end.offset
+    if norm is not None and end.norm is not None:
+        # The sums are those of b' = s b + t. The repaired output is s' (g b + h) + t' with the new statistics, so in
+        # terms of b' its gain is s' g / s. A channel with s = 0 is constant, before and after: gain 1, offset 0.
+        s, t = norm.scale(), norm.shift()
+        new_s, new_t = end.norm.scale(), end.norm.shift()
+        gain = torch.where(s != 0, new_s * end.gain / torch.where(s != 0, s, 1.0), 1.0)
+        offset = torch.where(s != 0, new_s * end.offset + new_t - gain * t, 0.0)
+    residual = sums.distance(gain, offset)
+    return raw, residual, (residual + EPS) / (raw + EPS)

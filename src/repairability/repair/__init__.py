@@ -1,0 +1,50 @@
+"""Repairs: what is mended after pruning, without labels or gradients. One signature, one registry; names, chains of
+names ("cr+bn"), or callables.
+"""
+
+from __future__ import annotations
+
+from repairability.errors import InputError, unknown
+from repairability.repair.batchnorm import BatchNormRepair
+from repairability.repair.chain import Chain
+from repairability.repair.channel import ChannelRepair
+from repairability.repair.model import repair_model
+from repairability.repair.none import NoRepair
+from repairability.repair.response import Repair, Response
+from repairability.repair.statistics import Statistics, measure_statistics
+
+REPAIRS: dict[str, Repair] = {
+    "none": NoRepair(),
+    "cr": ChannelRepair(),
+    "cr-simultaneous": ChannelRepair(sequential=False),
+    "bn": BatchNormRepair(),
+    "bn-cumulative": BatchNormRepair(momentum=None),
+}
+
+
+def get_repair(repair: str | Repair) -> Repair:
+    """A repair by name or chain of names; a callable is its own repair."""
+    if not isinstance(repair, str):
+        if not callable(repair):
+            raise InputError(f"a repair is a name or a callable, not {type(repair).__name__}")
+        return repair
+    names = [name.strip() for name in repair.split("+")]
+    for name in names:
+        if name not in REPAIRS:
+            raise unknown("repair", name, REPAIRS)
+    return REPAIRS[names[0]] if len(names) == 1 else Chain(tuple(REPAIRS[name] for name in names))
+
+
+__all__ = [
+    "REPAIRS",
+    "BatchNormRepair",
+    "Chain",
+    "ChannelRepair",
+    "NoRepair",
+    "Repair",
+    "Response",
+    "Statistics",
+    "get_repair",
+    "measure_statistics",
+    "repair_model",
+]

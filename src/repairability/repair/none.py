@@ -1,0 +1,23 @@
+"""No repair: the pruned network as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from repairability.calibration import CalibrationSet
+from repairability.layers import Layers
+from repairability.repair.response import Response
+from repairability.repair.statistics import Statistics
+
+
+@dataclass(frozen=True)
+class NoRepair:
+    name: str = "none"
+
+    def __call__(self, model: nn.Module, layers: Layers, statistics: Statistics, calibration: CalibrationSet) -> None:
+        """Change nothing."""
+
+    def respond(self, response: Response) -> Response:
+        return response

@@ -1,0 +1,84 @@
+"""What a repair is, and what it can tell the diagnostics about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from repairability.calibration import CalibrationSet
+from repairability.errors import InputError
+from repairability.layers import Layers
+from repairability.repair.statistics import Statistics
+from repairability.sums import Moments
+
+
+class Repair(Protocol):
+    """Mend `model` (our copy, already pruned) in place.
+
+    `layers` are those that lost weights; `statistics` the dense network's pooled moments of each of them. A repair
+    that also has `respond(response) -> Response` can be judged by the diagnostics.
+    """
+
+    def __call__(
+        self, model: nn.Module, layers: Layers, statistics: Statistics, calibration: CalibrationSet
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Norm:
+    """The BatchNorm behind a layer; mean and var are its running statistics, [C] or [K, C]."""
+
+    weight: Tensor
+    bias: Tensor
+    eps: float
+    mean: Tensor
+    var: Tensor
+
+    def scale(self) -> Tensor:
+        return self.weight / (self.var + self.eps).sqrt()
+
+    def shift(self) -> Tensor:
+        return self.bias - self.scale() * self.mean
+
+
+@dataclass(frozen=True)
+class Response:
+    """A pruned layer, alone in the dense network, on its way through a repair: its output is gain * b + offset.
+
+    dense, pruned: pooled moments of a [C] and b [K, C]; bias [C]; gain, offset [K, C]; the norm behind it, if observed.
+    """
+
+    dense: Moments
+    pruned: Moments
+    bias: Tensor
+    gain: Tensor
+    offset: Tensor
+    norm: Norm | None
+
+    @property
+    def mean(self) -> Tensor:
+        """The pooled mean of the output as repaired so far."""
+        return self.gain * self.pruned.mean + self.offset
+
+    @property
+    def var(self) -> Tensor:
+        return self.gain.square() * self.pruned.var
+
+
+def respond(repair: Repair, response: Response) -> Response:
+    """The response of any repair, or an error that says it has none."""
+    method = getattr(repair, "respond", None)
+    if method is None:
+        raise InputError(
+            f"repair {name_of(repair)!r} has no per-channel form (no `respond` method), so the diagnostics cannot be "
+            "conditioned on it; diagnose with another repair, such as 'cr+bn'"
+        )
+    answer: Response = method(response)
+    return answer
+
+
+def name_of(repair: object) -> str:
+    """What a repair is called in tables and records."""
+    return str(getattr(repair, "name", None) or getattr(repair, "__name__", None) or type(repair).__name__)
