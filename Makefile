@@ -38,6 +38,7 @@ check: lint types test demo
 
 bench: $(READY)
 	$(BIN)/python benchmarks/allocation.py
+	$(BIN)/python benchmarks/diagnose.py
 
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

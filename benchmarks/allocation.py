@@ -9,28 +9,15 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
 
-import torch
+from timing import machine, seconds
 from torch.nn.utils import prune
 
 from repairability import allocate, create_model, make_masks, prunable_layers
 from repairability.tables import Table
 
 SPARSITY = 0.95
-REPEATS = 5
 LIMITS = {"global": 0.1, "lamp": 0.5, "erk": 0.1, "uniform": 0.1}
-
-
-def seconds(function: Callable[[], object], repeats: int = REPEATS) -> float:
-    """The best of several runs, after one to warm up."""
-    function()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def torchs_own(times: list[float]) -> None:
@@ -50,7 +37,7 @@ def main() -> None:
     for rule, limit in LIMITS.items():
         taken = seconds(lambda rule=rule: make_masks(MODEL, allocate(MODEL, sparsity=SPARSITY, rule=rule)))  # type: ignore[misc]
         rows.append((rule, f"{taken * 1e3:.0f}", f"{taken / min(peer):.3f}", f"{limit:g}"))
-    title = f"ResNet18, {SPARSITY:.0%}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    title = f"ResNet18, {SPARSITY:.0%}; {machine()}"
     print(Table(("allocation + masks", "ms", "ratio", "at most"), rows, title=title))
 
 

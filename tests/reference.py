@@ -121,9 +121,7 @@ def distance(a: Tensor, b: Tensor) -> float:
     """The mean over samples of the mean over channels of |a_c - b_c|^2 / (|a_c|^2 + eps)."""
     per_sample = []
     for a_sample, b_sample in zip(a, b, strict=True):
-        ratios = [
-            float(((x - y) ** 2).sum() / ((x**2).sum() + EPS)) for x, y in zip(a_sample, b_sample, strict=True)
-        ]
+        ratios = [float(((x - y) ** 2).sum() / ((x**2).sum() + EPS)) for x, y in zip(a_sample, b_sample, strict=True)]
         per_sample.append(sum(ratios) / len(ratios))
     return sum(per_sample) / len(per_sample)
 

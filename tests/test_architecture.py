@@ -11,9 +11,9 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
-    ["errors", "tables", "_files", "_torch", "_vision"],
+    ["errors", "tables", "progress", "_files", "_frames", "_torch", "_vision"],
     ["layers", "sums", "curves", "allocation", "evaluation", "models", "data"],
-    ["calibration", "training", "transition", "solvers"],
+    ["calibration", "trace", "training", "transition", "solvers"],
     ["masks", "rules"],
     ["repair", "checkpoints"],
     ["diagnostics"],
@@ -29,7 +29,7 @@ SHELVES = [
 SHELF = {room: number for number, rooms in enumerate(SHELVES) for room in rooms}
 GROUND = ["errors", "tables"]  # the ground floor's own floor: anyone may use these
 NUMPY_ONLY = ["allocation", "curves", "solvers"]
-OPTIONAL = {"torchvision": "_vision"}
+OPTIONAL = {"torchvision": "_vision", "pandas": "_frames"}
 """An optional dependency and the one room that may import it."""
 
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from networks import small_net
-from repairability._torch import evaluating, forward_hooks, seeded
+from repairability._torch import evaluating, output_hooks, seeded
 
 
 class Interrupted(BaseException):
@@ -41,7 +41,7 @@ def test_hooks_go_again_also_when_one_fails() -> None:
     def fail(*_: object) -> None:
         raise Interrupted
 
-    with pytest.raises(Interrupted), forward_hooks({net[0]: fail}):
+    with pytest.raises(Interrupted), output_hooks({net[0]: fail}):
         net(torch.zeros(1, 3, 8, 8))
     assert not any(m._forward_hooks for m in net.modules())
     net(torch.zeros(1, 3, 8, 8))
@@ -49,6 +49,6 @@ def test_hooks_go_again_also_when_one_fails() -> None:
 
 def test_hooks_go_again_when_registering_fails() -> None:
     net = small_net()
-    with pytest.raises(AttributeError), forward_hooks({net[0]: print, "no module": print}):
+    with pytest.raises(AttributeError), output_hooks({net[0]: print, "no module": print}):
         pass
     assert not net[0]._forward_hooks

@@ -50,7 +50,7 @@ class CalibrationSet:
     @classmethod
     def read(
         cls,
-        source: Tensor | Iterable[Any] | CalibrationSet,
+        source: Images,
         *,
         count: int = COUNT,
         batch_size: int = COUNT,
@@ -107,6 +107,10 @@ class CalibrationSet:
     def recalibration_cycles(self, batches: int = BN_BATCHES, size: int = BN_BATCH_SIZE) -> bool:
         """Whether BatchNorm recalibration sees images more than once."""
         return len(self.recalibration_images) < batches * size
+
+
+Images = Tensor | Iterable[Any] | CalibrationSet
+"""What public functions take: a tensor, a DataLoader, any iterable of batches, or a CalibrationSet."""
 
 
 def _collect(source: Iterable[Any], limit: int | None) -> Tensor:

@@ -71,36 +71,43 @@ class ChannelSums:
         if pruned.shape != (self.levels, *dense.shape):
             raise InputError(f"pruned activations must be {(self.levels, *dense.shape)}, not {tuple(pruned.shape)}")
         samples, _, positions = dense.shape
-        # Samples last: then the sums over positions add whole rows, which is what vector units like.
-        a64 = dense.permute(1, 2, 0).double().contiguous()  # [C, P, N]
-        a, aa = _on_cpu(a64.sum(1), a64.square().sum(1))  # [N, C]
-        b, ab, bb = (torch.empty((self.levels, samples, self.channels), dtype=torch.float64) for _ in range(3))
-        product = torch.empty_like(a64)
-        for level, of_level in enumerate(pruned.permute(0, 2, 3, 1)):
-            b64 = of_level.double()
-            b[level], ab[level], bb[level] = _on_cpu(
-                b64.sum(1), torch.mul(a64, b64, out=product).sum(1), torch.mul(b64, b64, out=product).sum(1)
-            )
+        # Per channel, values [P * N] with the samples fastest; the dense output is one more row beside the levels. The
+        # weight of a sample is known from the dense output alone, so every sum over samples and positions is an inner
+        # product: of the rows with w*a, w and 1, and of their squares with w and 1.
+        rows = dense.new_empty((self.levels + 1, self.channels, positions, samples), dtype=torch.float64)
+        rows[:-1] = pruned.permute(0, 2, 3, 1)
+        rows[-1] = dense.permute(1, 2, 0)
+        a = rows[-1]  # [C, P, N]
+        s, t = (x.to(a.device)[:, None] for x in (self.scale, self.shift))
+        observed_square = s * s * (a * a).sum(1) + 2 * s * t * a.sum(1) + t * t * positions  # of s*a + t, [C, N]
+        w = 1 / (observed_square + EPS)
+
+        against = a.new_ones((self.channels, 3, positions, samples))
+        torch.mul(a, w[:, None], out=against[:, 0])
+        against[:, 1] = w[:, None]
+        against = against.view(self.channels, 3, -1).transpose(1, 2)  # [C, P * N, 3]
+        flat = rows.view(self.levels + 1, self.channels, -1).transpose(0, 1)  # [C, K + 1, P * N]
+        wab, wb, totals = (flat @ against).permute(2, 1, 0)  # each [K + 1, C]
+        wbb, squares = (torch.mul(flat, flat, out=flat) @ against[:, :, 1:]).permute(2, 1, 0)
+        wa, wp = wb[-1], positions * w.sum(1)
 
         self.samples += samples
         self.count += samples * positions
-        self.a += a.sum(0)
-        self.aa += aa.sum(0)
-        self.b += b.sum(1)
-        self.bb += bb.sum(1)
-
-        s, t = self.scale, self.shift  # of s*x + t, from the sums of x
-        ab = s * s * ab + s * t * (a + b) + t * t * positions
-        bb = s * s * bb + 2 * s * t * b + t * t * positions
-        aa = s * s * aa + 2 * s * t * a + t * t * positions
-        a, b = s * a + t * positions, s * b + t * positions
-        w = 1 / (aa + EPS)
-        self.wA += (w * aa).sum(0)
-        self.wa += (w * a).sum(0)
-        self.wp += (w * positions).sum(0)
-        self.wAB += (w * ab).sum(1)
-        self.wBB += (w * bb).sum(1)
-        self.wb += (w * b).sum(1)
+        s, t = s[:, 0], t[:, 0]  # of s*x + t, from the sums of x
+        sums = {
+            "a": totals[-1],
+            "aa": squares[-1],
+            "b": totals[:-1],
+            "bb": squares[:-1],
+            "wA": s * s * wbb[-1] + 2 * s * t * wa + t * t * wp,
+            "wAB": s * s * wab[:-1] + s * t * (wa + wb[:-1]) + t * t * wp,
+            "wBB": s * s * wbb[:-1] + 2 * s * t * wb[:-1] + t * t * wp,
+            "wa": s * wa + t * wp,
+            "wb": s * wb[:-1] + t * wp,
+            "wp": wp,
+        }
+        for name, value in sums.items():
+            setattr(self, name, getattr(self, name) + value.cpu())
 
     def merge(self, other: ChannelSums) -> None:
         """Add what another pass (over other images) summed up."""
@@ -138,8 +145,3 @@ def _moments(total: Tensor, squares: Tensor, count: int) -> Moments:
     mean, mean_square = total / max(1, count), squares / max(1, count)
     var = mean_square - mean.square()
     return Moments(mean, torch.where(var > _NO_VARIANCE * mean_square, var, 0.0), count)
-
-
-def _on_cpu(*tensors: Tensor) -> list[Tensor]:
-    """[C, N] sums -> [N, C], where the small bookkeeping happens."""
-    return [tensor.t().cpu() for tensor in tensors]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
-from repairability.calibration import CalibrationSet
+from repairability.calibration import CalibrationSet, Images
 from repairability.curves import Curves, FloatArray
 from repairability.diagnostics.diagnosis import MEASURES, Diagnosis
 from repairability.diagnostics.measures import measures
@@ -24,7 +23,7 @@ GRID = (0.70, 0.80, 0.85, 0.90, 0.925, 0.95, 0.975)
 
 def diagnose(
     model: nn.Module,
-    images: Tensor | Iterable[Any],
+    images: Images,
     *,
     grid: Sequence[float] | Mapping[str, Sequence[float]] = GRID,
     repair: str | Repair = "cr+bn",
@@ -64,10 +63,9 @@ def diagnose(
 
 def _values(result: Scan, repair: Repair) -> list[FloatArray]:
     """raw, residual and rr over the layer's whole grid; a level that prunes nothing is set: 0, 0 and 1."""
-    whole = []
-    found = measures(result.sums, result.bias, result.norm, repair)
-    for unpruned, values in zip((0.0, 0.0, 1.0), found, strict=True):
-        curve = np.full(len(result.grid), unpruned)
-        curve[list(result.measured)] = values.numpy()
-        whole.append(curve)
+    whole = [np.full(len(result.grid), unpruned) for unpruned in (0.0, 0.0, 1.0)]
+    if result.measured:
+        found = measures(result.sums, result.bias, result.norm, repair)
+        for curve, values in zip(whole, found, strict=True):
+            curve[list(result.measured)] = values.numpy()
     return whole

@@ -18,7 +18,7 @@ from repairability.diagnostics.unfold import Geometry
 from repairability.layers import Layer
 from repairability.masks import magnitude_levels
 
-_CHUNK = 1_000_000
+_CHUNK = 500_000
 """Output values computed at a time: small enough that reducing them stays in the cache."""
 
 _SPARSE_COST = 6
@@ -33,8 +33,8 @@ class LevelProducts:
         self.levels, self.channels = len(counts), layer.shape[0]
         self.weight = layer.weight.detach()
         self.bias: Tensor | None = getattr(module, "bias", None)
-        self.index, self.last = magnitude_levels(layer.magnitudes(), counts)
-        dense_share = self.index.size / layer.total
+        self.layer, self.counts = layer, counts
+        dense_share = 1 - counts[0] / layer.total
         self.sparse = (
             self.weight.device.type == "cpu"
             and torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
@@ -78,7 +78,7 @@ class LevelProducts:
 
     def _bands(self, taps: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         flat = self.weight.flatten()
-        index, last = self.index, self.last
+        index, last = magnitude_levels(self.layer.magnitudes(), self.counts)
         kernel = int(np.prod(self.geometry.kernel, dtype=int))
         width = self.weight[0].numel()  # columns of one filter, all taps
         if len(taps) < kernel:

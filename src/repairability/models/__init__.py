@@ -27,7 +27,8 @@ def create_model(
 ) -> nn.Module:
     """Build a network by name, in eval mode.
 
-    `name` is a torchvision model ("resnet18"), a CIFAR ResNet ("resnet20") or "package.module:callable". `num_classes` is handed to the builder.
+    `name` is a torchvision model ("resnet18"), a CIFAR ResNet ("resnet20") or "package.module:callable".
+    `num_classes` is handed to the builder.
     `weights` is a safetensors or torch file of a state dict; without it the weights are random, drawn from `seed`.
     """
     if num_classes is not None and num_classes < 1:

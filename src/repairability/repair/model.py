@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from repairability._torch import copy_of
-from repairability.calibration import CalibrationSet
+from repairability.calibration import CalibrationSet, Images
 from repairability.errors import InputError
 from repairability.layers import KINDS, Layers, prunable_layers
 from repairability.repair.response import Repair
 from repairability.repair.statistics import measure_statistics
 
 
-def repair_model(
-    dense: nn.Module, pruned: nn.Module, images: Tensor | Iterable[Any], *, repair: str | Repair = "cr+bn"
-) -> nn.Module:
+def repair_model(dense: nn.Module, pruned: nn.Module, images: Images, *, repair: str | Repair = "cr+bn") -> nn.Module:
     """A repaired copy of `pruned`; neither network is changed.
 
     The layers that lost weights are found by comparing: zero in `pruned`, not zero in `dense`. The first 128 images

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from networks import small_net
+from repairability import CalibrationSet, InputError, diagnose
+
+IMAGES = torch.randn(300, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def test_tensor_loader_and_iterable_give_the_same_images() -> None:
+    labels = torch.zeros(300)
+    sources = [
+        IMAGES,
+        DataLoader(TensorDataset(IMAGES, labels), batch_size=37),
+        [(part, "label") for part in IMAGES.split(50)],
+        ({"pixels": part} for part in IMAGES.split(11)),
+    ]
+    sets = [CalibrationSet.read(source, count=100) for source in sources]
+    assert len({x.fingerprint for x in sets}) == 1
+    assert all(len(x) == 300 for x in sets)
+
+
+def test_no_more_is_read_than_needed() -> None:
+    def endless() -> Iterator[Tensor]:
+        for i in range(100):
+            assert i < 3, "read too far"
+            yield IMAGES[:50]
+
+    assert len(CalibrationSet.read(endless(), count=10, most=120)) == 120
+
+
+def test_a_seed_draws_and_its_fingerprint_tells() -> None:
+    first, again, other = (CalibrationSet.read(IMAGES, count=20, most=40, seed=s) for s in (1, 1, 2))
+    assert torch.equal(first.images, again.images)
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    from_parts = CalibrationSet.read(IMAGES.split(7), count=20, most=40, seed=1)
+    assert torch.equal(first.images, from_parts.images)
+    assert first.fingerprint != CalibrationSet(first.images, 21).fingerprint
+
+
+def test_batches_follow_the_model() -> None:
+    model = small_net().double()
+    found = list(CalibrationSet(IMAGES, count=100, batch_size=64).batches(model))
+    assert [len(x) for x in found] == [64, 36]
+    assert found[0].dtype == torch.float64
+
+
+def test_recalibration_takes_the_images_after_the_statistics_and_cycles() -> None:
+    calibration = CalibrationSet(IMAGES, count=100)
+    assert calibration.recalibration_cycles()
+    batches = list(calibration.recalibration(small_net(), 3, 100))
+    assert torch.equal(torch.cat(batches[:2]), IMAGES[100:])
+    assert torch.equal(batches[2], IMAGES[100:200])
+    alone = CalibrationSet(IMAGES[:100], count=100)
+    assert torch.equal(next(alone.recalibration(small_net(), 1, 100)), IMAGES[:100])
+    assert not calibration.recalibration_cycles(2, 100)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (IMAGES[:60], r"too few images: 60 were given, the statistics take 128; .*count=60"),
+        ([], "no images: the iterable is empty"),
+        (iter(()), "no images: the iterable is empty"),
+        (IMAGES.mul(255).to(torch.uint8), "must be floating point, normalised .*uint8"),
+        (torch.zeros(5), r"must be a batch \[n, ...\], not a tensor of shape \(5,\)"),
+        ([torch.zeros(128)], r"must come in batches.*not a tensor of shape \(128,\)"),
+        (["a.png"], "must come in batches.*not str"),
+        ("folder", "must be a tensor or an iterable of batches, not str"),
+        (3, "must be a tensor or an iterable of batches, not int"),
+        ([IMAGES, IMAGES[:, :1]], r"different shapes: \(3, 8, 8\) and \(1, 8, 8\)"),
+    ],
+)
+def test_clear_errors(source: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        CalibrationSet.read(source)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_images_that_are_no_numbers(value: float) -> None:
+    images = IMAGES.clone()
+    images[7, 0, 0, 0] = value
+    with pytest.raises(InputError, match="image 7 holds nan or inf"):
+        CalibrationSet.read(images)
+
+
+def test_a_shape_the_model_rejects() -> None:
+    with pytest.raises(InputError, match=r"Sequential does not take a batch of shape \(1, 4, 8, 8\).*4 channels"):
+        diagnose(small_net(), torch.randn(128, 4, 8, 8))
+
+
+def test_impossible_sizes() -> None:
+    with pytest.raises(InputError, match="count and batch_size must be at least 1"):
+        CalibrationSet(IMAGES, count=0)

@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import reference
+from conftest import Cifar10
+from networks import Residual, Twice, small_net
+from repairability import (
+    CalibrationSet,
+    Diagnosis,
+    InputError,
+    MissingExtraError,
+    create_model,
+    diagnose,
+    prunable_layers,
+)
+from repairability.diagnostics import GRID, products
+from repairability.repair import ChannelRepair
+
+NORMS = {"conv1": "bn1", "depthwise": "bn2", "shortcut": "bn3", "conv2": "bn4"}
+
+
+def images(n: int = 24, size: int = 9, channels: int = 3) -> Tensor:
+    return torch.randn(n, channels, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def calibration(n: int = 24, **options: int) -> CalibrationSet:
+    return CalibrationSet(images(n), count=n, **options)
+
+
+def assert_literal(
+    found: Diagnosis, model: nn.Module, x: Tensor, rtol: float, norms: dict[str, str] | None = None, **options: Any
+) -> None:
+    """Every cell against the deep-copying reference."""
+    for layer in found.rr:
+        for k, s in enumerate(found.rr.grid[layer]):
+            expected = reference.diagnose(model, x, layer, float(s), norm=(norms or {}).get(layer), **options)
+            got = (found.raw[layer][k], found.residual[layer][k], found.rr[layer][k])
+            np.testing.assert_allclose(got, expected, rtol=rtol, atol=1e-12, err_msg=f"{layer} at {s}")
+
+
+# --- agreement with the literal method -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("repair", ["cr+bn", "cr", "bn", "none"])
+@pytest.mark.parametrize("observe", ["layer", "norm"])
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float64, 1e-8), (torch.float32, 1e-4)])
+def test_a_small_network_with_everything(repair: str, observe: str, dtype: torch.dtype, rtol: float) -> None:
+    model = create_model("networks:Residual").to(dtype)
+    found = diagnose(model, calibration(), grid=(0.3, 0.7, 0.95), repair=repair, observe=observe)
+    norms = NORMS if observe == "norm" else None
+    assert_literal(found, model, images().to(dtype), rtol, norms, repair=repair)
+
+
+def test_linear_layers_with_extra_axes() -> None:
+    model = create_model("networks:Residual").double()
+    layers = prunable_layers(model, types=("linear",), skip=())
+    found = diagnose(model, calibration(), layers=layers, grid=(0.5, 0.9))
+    assert_literal(found, model, images().double(), 1e-8)
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+@pytest.mark.parametrize("padding", [0, 1, (2, 1), "same"])
+def test_every_padding(mode: str, padding: Any) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.Conv2d(4, 6, 3, padding=padding, dilation=2, padding_mode=mode), nn.Conv2d(6, 4, 1)
+    ).double()
+    found = diagnose(model, calibration(), grid=(0.5, 0.9), repair="cr")
+    assert_literal(found, model, images().double(), 1e-8, repair="cr")
+
+
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv3d])
+def test_other_dimensions(kind: Any) -> None:
+    model = nn.Sequential(kind(2, 4, 3, padding=1), kind(4, 6, 3, stride=2, padding=1, groups=2)).double()
+    x = torch.randn(8, 2, *[5] * (1 if kind is nn.Conv1d else 3), dtype=torch.float64)
+    layers = prunable_layers(model, types=(kind.__name__.lower(),))
+    found = diagnose(model, CalibrationSet(x, count=8), layers=layers, grid=(0.5, 0.9))
+    assert_literal(found, model, x, 1e-8)
+
+
+def test_dead_taps_change_nothing() -> None:
+    """On maps as small as the kernel most taps only ever meet padding; they are left out of the product."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 6, 3, stride=2, padding=1), nn.Conv2d(6, 5, 3, padding=1)
+    ).double()
+    x = images(size=2).double()
+    found = diagnose(model, CalibrationSet(x, count=24), grid=(0.6, 0.9))
+    assert_literal(found, model, x, 1e-8)
+
+
+@pytest.mark.parametrize("sparse_cost", [0, 1e9])
+def test_sparse_and_dense_products_agree(sparse_cost: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = create_model("networks:Residual").double()
+    expected = diagnose(model, calibration(), grid=(0.4, 0.8))
+    monkeypatch.setattr(products, "_SPARSE_COST", sparse_cost)
+    monkeypatch.setattr(products, "_CHUNK", 500)
+    found = diagnose(model, calibration(), grid=(0.4, 0.8))
+    for layer in found.rr:
+        np.testing.assert_allclose(found.rr[layer], expected.rr[layer], rtol=1e-9)
+
+
+@pytest.mark.parametrize("observe", ["layer", "norm"])
+def test_the_real_resnet20(observe: str, resnet20: nn.Module, cifar10: Cifar10) -> None:
+    found = diagnose(resnet20, cifar10.train, observe=observe)
+    x = cifar10.train[:128]
+    cells = list(itertools.product(("layer1.0.conv1", "layer2.0.conv1", "layer3.2.conv2"), (0.7, 0.9, 0.975)))
+    for layer, s in cells if observe == "layer" else cells[::4]:  # behind the norm a cell costs 20 passes more
+        norm = layer.replace("conv", "bn") if observe == "norm" else None
+        expected = reference.diagnose(resnet20, x, layer, s, norm=norm)
+        k = GRID.index(s)
+        got = (found.raw[layer][k], found.residual[layer][k], found.rr[layer][k])
+        np.testing.assert_allclose(got, expected, rtol=1e-4, err_msg=f"{layer} at {s}")
+
+
+# --- laws ----------------------------------------------------------------------------------------------------------
+
+
+def test_any_split_of_the_images_agrees() -> None:
+    model = create_model("networks:Residual")
+    whole, parts = (diagnose(model, calibration(batch_size=n), observe="norm") for n in (24, 5))
+    for layer in whole.rr:
+        np.testing.assert_allclose(parts.rr[layer], whole.rr[layer], rtol=1e-5)
+
+
+def test_a_second_run_gives_the_same_bits() -> None:
+    model = create_model("networks:Residual")
+    assert diagnose(model, calibration()) == diagnose(model, calibration())
+
+
+def test_a_level_that_prunes_nothing_is_set() -> None:
+    model = create_model("networks:Residual")
+    found = diagnose(model, calibration(), grid=(0.0, 0.001, 0.9))
+    for layer in found.rr:
+        assert found.raw[layer][:2].tolist() == found.residual[layer][:2].tolist() == [0, 0]
+        assert found.rr[layer][:2].tolist() == [1, 1]
+    nothing = diagnose(model, calibration(), grid=(0.0,))
+    assert all((nothing.rr[layer] == 1).all() for layer in nothing.rr)
+
+
+def test_a_grid_may_differ_per_layer() -> None:
+    model = create_model("networks:Residual")
+    whole = diagnose(model, calibration(), grid=(0.5, 0.7, 0.9))
+    grid = {"conv1": (0.7,), "depthwise": (0.5, 0.9), "shortcut": (0.9,), "conv2": (0.5, 0.7, 0.9)}
+    found = diagnose(model, calibration(), grid=grid)
+    for layer, points in grid.items():
+        assert found.rr.grid[layer].tolist() == list(points)
+        picked = [k for k, s in enumerate((0.5, 0.7, 0.9)) if s in points]
+        np.testing.assert_allclose(found.rr[layer], whole.rr[layer][picked], rtol=1e-6)
+
+
+def test_without_repair_everything_remains() -> None:
+    found = diagnose(create_model("networks:Residual"), calibration(), repair="none")
+    assert all(np.allclose(found.rr[layer], 1) for layer in found.rr)
+
+
+def test_calls_of_one_module_add_up() -> None:
+    """Two calls with dense inputs are like twice as many samples."""
+    model = create_model("networks:Twice").double()
+    layers = prunable_layers(model, skip=("@first", "unused"))
+    found = diagnose(model, calibration(), layers=layers, grid=(0.8,), repair="none")
+    seen: list[Tensor] = []
+    handle = model.get_submodule("body").register_forward_hook(lambda _m, args, _out: seen.append(args[0]))
+    with torch.no_grad():
+        model(images().double())
+    handle.remove()
+    alone = nn.Sequential(copy.deepcopy(model.get_submodule("body")))
+    assert found.raw["body"][0] == pytest.approx(reference.diagnose(alone, torch.cat(seen), "0", 0.8)[0], rel=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    model = create_model("networks:Residual")
+    full, half = diagnose(model, calibration()), diagnose(copy.deepcopy(model).to(dtype), calibration())
+    for layer in full.rr:
+        np.testing.assert_allclose(half.rr[layer], full.rr[layer], rtol=0.1)
+
+
+def test_channels_last() -> None:
+    model = create_model("networks:Residual")
+    last = copy.deepcopy(model).to(memory_format=torch.channels_last)
+    x = CalibrationSet(images().contiguous(memory_format=torch.channels_last), count=24)
+    plain, found = diagnose(model, calibration()), diagnose(last, x)
+    for layer in plain.rr:
+        np.testing.assert_allclose(found.rr[layer], plain.rr[layer], rtol=1e-4)
+
+
+def test_renaming_and_reordering_layers_permutes_nothing() -> None:
+    class Renamed(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.z = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.z(x)
+
+    model = create_model("networks:Residual")
+    a, b = diagnose(model, calibration()), diagnose(Renamed(model), calibration())
+    assert [f"z.{layer}" for layer in a.rr] == list(b.rr)
+    assert all(np.array_equal(a.rr[layer], b.rr[f"z.{layer}"]) for layer in a.rr)
+
+
+def test_a_channel_that_its_norm_silences() -> None:
+    """weight = 0: the output is constant, before and after; nothing to measure, no nan."""
+    model = create_model("networks:Residual").double()
+    nn.init.zeros_(model.get_parameter("bn4.weight"))
+    found = diagnose(model, calibration(), observe="norm")
+    assert (found.raw["conv2"] < 1e-12).all()
+    assert_literal(found, model, images().double(), 1e-6, NORMS)
+
+
+def test_empty_filters_never_yield_nan() -> None:
+    model = create_model("networks:Residual").double()
+    with torch.no_grad():
+        model.get_parameter("conv2.weight")[1:] *= 1e-6  # at 95 % nothing of these filters is left
+        model.get_parameter("shortcut.weight").zero_()
+    for tau, observe in itertools.product(("median", 0.0), ("layer", "norm")):
+        found = diagnose(model, calibration(), repair=ChannelRepair(tau=tau), observe=observe)
+        assert all(np.isfinite(found.rr[layer]).all() for layer in found.rr)
+    assert_literal(diagnose(model, calibration()), model, images().double(), 1e-6)
+
+
+# --- travelling ----------------------------------------------------------------------------------------------------
+
+
+def test_there_and_back() -> None:
+    found = diagnose(create_model("networks:Residual"), calibration(), grid=(0.5, 0.7))
+    assert Diagnosis.from_json(found.to_json()) == found
+    assert Diagnosis.from_csv(found.to_csv()) == found
+    assert Diagnosis.from_frame(found.to_frame()) == found
+    assert list(found.to_frame().columns[:5]) == ["layer", "sparsity", "raw", "residual", "rr"]
+    assert "repair cr+bn, observed at the layer, 24 images" in str(found)
+
+
+def test_rows_that_are_none() -> None:
+    for text in ("", "layer,sparsity\na,0.5\n", "layer,sparsity,raw,residual,rr\na,x,1,1,1\n"):
+        with pytest.raises(InputError, match="these rows hold no diagnosis"):
+            Diagnosis.from_csv(text)
+    with pytest.raises(InputError, match="not of type Diagnosis"):
+        Diagnosis.from_json("{}")
+
+
+# --- what cannot be done -------------------------------------------------------------------------------------------
+
+
+def test_a_layer_without_a_norm_is_named() -> None:
+    with pytest.raises(InputError, match="observe='norm' needs a BatchNorm right behind each layer; 2, 4 has none"):
+        diagnose(small_net(), calibration(), observe="norm")
+    found = diagnose(small_net(), calibration(), observe="norm-or-layer")
+    plain = diagnose(small_net(), calibration())
+    assert list(found.rr) == list(plain.rr)
+
+
+def test_an_unreached_layer_is_named() -> None:
+    with pytest.raises(InputError, match="the model never reaches unused"):
+        diagnose(Twice(), calibration())
+
+
+def test_a_layer_with_its_own_forward_is_named() -> None:
+    class Standardised(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return self._conv_forward(x, self.weight / self.weight.std(), self.bias)
+
+    with pytest.raises(InputError, match="layer '1' is a Standardised with a forward of its own"):
+        diagnose(nn.Sequential(nn.Conv2d(3, 4, 1), Standardised(4, 4, 3)), calibration())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"grid": ()}, "must rise and not be empty"),
+        ({"grid": (0.9, 0.7)}, "must rise and not be empty"),
+        ({"grid": (0.7, 1.5)}, "a grid sparsity of layer 'conv1' must be between 0 and 1"),
+        ({"grid": "auto"}, "grid must be a list of sparsities"),
+        ({"grid": {"conv1": (0.5,)}}, "gives no sparsities for layer 'depthwise'"),
+        ({"grid": np.linspace(0.1, 0.9, 300)}, "has 300 sparsities; at most 255"),
+        ({"observe": "output"}, "observe must be one of layer, norm, norm-or-layer, not 'output'"),
+        ({"repair": "cr+nb"}, r"unknown repair 'nb'"),
+        ({"repair": 3}, "a repair is a name or a callable, not int"),
+        ({"repair": lambda *_: None}, "has no per-channel form .*diagnose with another repair"),
+    ],
+)
+def test_clear_errors(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        diagnose(Residual(), calibration(), **options)
+
+
+def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pandas", None)
+    found = diagnose(Residual(), calibration(), grid=(0.5,))
+    with pytest.raises(MissingExtraError, match=r"repairability\[report\]"):
+        found.to_frame()
