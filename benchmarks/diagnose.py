@@ -98,7 +98,7 @@ def growth(model: nn.Module) -> None:
 def memory() -> None:
     """Peak memory in a process of its own: a dense pass, and a diagnosis of the same batches."""
     rows = []
-    for name, size, count, batch in (("resnet18", 32, 128, 128), ("resnet50", 224, 16, 8)):
+    for name, size, count, batch in (("resnet18", 32, 128, 128), ("resnet50", 224, 64, 32)):
         peaks = [
             int(
                 subprocess.run(

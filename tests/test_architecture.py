@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
-    ["errors", "tables", "progress", "_files", "_frames", "_torch", "_vision"],
+    ["errors", "tables", "progress", "provenance", "_files", "_frames", "_torch", "_vision"],
     ["layers", "sums", "curves", "allocation", "evaluation", "models", "data"],
     ["calibration", "trace", "training", "transition", "solvers"],
     ["masks", "rules"],
@@ -29,7 +29,15 @@ SHELVES = [
 SHELF = {room: number for number, rooms in enumerate(SHELVES) for room in rooms}
 GROUND = ["errors", "tables"]  # the ground floor's own floor: anyone may use these
 NUMPY_ONLY = ["allocation", "curves", "solvers"]
-OPTIONAL = {"torchvision": "_vision", "pandas": "_frames"}
+OPTIONAL = {
+    "torchvision": "_vision",
+    "pandas": "_frames",
+    "sklearn": "data",
+    "PIL": "data",
+    "plotly": "report",
+    "jinja2": "report",
+    "matplotlib": "report",
+}
 """An optional dependency and the one room that may import it."""
 
 FILES = sorted(SOURCE.rglob("*.py"))

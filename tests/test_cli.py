@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from networks import small_net
-from repairability import Allocation, Curves, allocate, create_model
+from repairability import Allocation, Curves, Diagnosis, allocate, create_model
 from repairability.cli import main
 
 NET = "networks:small_net"
@@ -62,7 +62,11 @@ def test_forced_and_measured_rules(tmp_path: Path, capsys: pytest.CaptureFixture
     )
     assert json.loads(out)["layers"][1]["sparsity"] == 0.7
     curves = tmp_path / "rr.json"
-    curves.write_text(Curves.on_grid("rr", [0.7, 0.95], {"2": [0.1, 0.2], "4": [0.1, 0.9]}).to_json())
+    on_grid = {
+        measure: Curves.on_grid(measure, [0.7, 0.95], {"2": [0.1, 0.2], "4": [0.1, 0.9]})
+        for measure in ("raw", "residual", "rr")
+    }
+    curves.write_text(Diagnosis(**on_grid, repair="cr", observe="layer", images=1, fingerprint="x").to_json())
     _, out, _ = run(
         capsys, "allocate", NET, "-s", "0.9", "-r", "rr", "--curves", str(curves), "--solver", "exact", "--json"
     )

@@ -7,17 +7,21 @@ from repairability import models
 from repairability.allocation import Allocation
 from repairability.calibration import CalibrationSet
 from repairability.curves import Curves
+from repairability.data import load_data
 from repairability.diagnostics import Diagnosis, diagnose
 from repairability.errors import BudgetError, InputError, MissingExtraError, RepairabilityError
+from repairability.evaluation import Agreement, Metrics, agreement, evaluate
 from repairability.layers import Layer, Layers, prunable_layers
 from repairability.masks import Masks, make_masks
 from repairability.models import create_model
+from repairability.pipeline import PruneConfig, PruneResult, load, prune, prune_many
 from repairability.repair import repair_model
 from repairability.rules import allocate
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Agreement",
     "Allocation",
     "BudgetError",
     "CalibrationSet",
@@ -27,13 +31,22 @@ __all__ = [
     "Layer",
     "Layers",
     "Masks",
+    "Metrics",
     "MissingExtraError",
+    "PruneConfig",
+    "PruneResult",
     "RepairabilityError",
+    "agreement",
     "allocate",
     "create_model",
     "diagnose",
+    "evaluate",
+    "load",
+    "load_data",
     "make_masks",
     "models",
     "prunable_layers",
+    "prune",
+    "prune_many",
     "repair_model",
 ]

@@ -76,6 +76,14 @@ def copy_of(model: nn.Module) -> nn.Module:
         raise InputError(f"{type(model).__name__} cannot be copied: {error}") from error
 
 
+def to_model(batch: Tensor, model: nn.Module) -> Tensor:
+    """The batch on the model's device and in its dtype."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            return batch.to(parameter.device, parameter.dtype)
+    return batch
+
+
 class Reached(Exception):
     """Raised by a hook that has seen all it wants; the rest of the forward pass is not needed."""
 
@@ -93,6 +101,18 @@ def run(model: nn.Module, batch: Tensor) -> Any:
         raise InputError(
             f"{type(model).__name__} does not take a batch of shape {tuple(batch.shape)} ({batch.dtype}): {reason}"
         ) from error
+
+
+@contextmanager
+def training_(model: nn.Module) -> Iterator[None]:
+    """Train mode, for networks of our own making; the modes come back."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.train()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def evaluation_mode_(model: nn.Module) -> nn.Module:

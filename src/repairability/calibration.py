@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from repairability._torch import to_model
 from repairability.errors import InputError
 
 COUNT = 128
@@ -86,7 +87,7 @@ class CalibrationSet:
     def batches(self, model: nn.Module) -> Iterator[Tensor]:
         """The statistics' images, on the model's device and in its dtype."""
         for batch in self.images[: self.count].split(self.batch_size):  # type: ignore[no-untyped-call]
-            yield _to_model(batch, model)
+            yield to_model(batch, model)
 
     @property
     def batch_count(self) -> int:
@@ -102,7 +103,7 @@ class CalibrationSet:
         images = self.recalibration_images
         for i in range(batches):
             index = torch.arange(i * size, (i + 1) * size) % len(images)
-            yield _to_model(images[index], model)
+            yield to_model(images[index], model)
 
     def recalibration_cycles(self, batches: int = BN_BATCHES, size: int = BN_BATCH_SIZE) -> bool:
         """Whether BatchNorm recalibration sees images more than once."""
@@ -140,10 +141,3 @@ def _first_item(item: Any) -> Tensor:
         got = f"a tensor of shape {tuple(item.shape)}" if isinstance(item, Tensor) else type(item).__name__
         raise InputError(f"images must come in batches: tensors [n, ...] or tuples that begin with one, not {got}")
     return item
-
-
-def _to_model(batch: Tensor, model: nn.Module) -> Tensor:
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            return batch.to(parameter.device, parameter.dtype)
-    return batch

@@ -14,10 +14,13 @@ from repairability._torch import evaluation_mode_, seeded
 from repairability._vision import torchvision
 from repairability.errors import InputError, unknown
 from repairability.models.cifar import cifar_resnet
+from repairability.models.digits import digits_resnet
+from repairability.models.pretrained import PRETRAINED, pretrained_model
 from repairability.models.weights import load_weights_
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    f"resnet{depth}": partial(cifar_resnet, depth) for depth in (20, 32, 44, 56, 110)
+    **{f"resnet{depth}": partial(cifar_resnet, depth) for depth in (20, 32, 44, 56, 110)},
+    "digits": digits_resnet,
 }
 """Our own networks; every name that is not here is torchvision's."""
 
@@ -29,10 +32,15 @@ def create_model(
 
     `name` is a torchvision model ("resnet18"), a CIFAR ResNet ("resnet20") or "package.module:callable".
     `num_classes` is handed to the builder.
-    `weights` is a safetensors or torch file of a state dict; without it the weights are random, drawn from `seed`.
+    `weights` is a safetensors or torch file of a state dict, or "imagenet" for torchvision's own (downloaded once; with
+    another `num_classes` the head is new). Without it the weights are random, drawn from `seed`.
     """
     if num_classes is not None and num_classes < 1:
         raise InputError(f"num_classes must be at least 1, not {num_classes}")
+    if weights == PRETRAINED:
+        _torchvision_builder(name)  # refuses what torchvision does not have
+        with seeded(seed):
+            return evaluation_mode_(pretrained_model(name, num_classes))
     build = _imported(name) if ":" in name else MODELS.get(name) or _torchvision_builder(name)
     options = {} if num_classes is None else {"num_classes": num_classes}
     with seeded(seed):

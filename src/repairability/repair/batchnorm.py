@@ -26,6 +26,7 @@ class BatchNormRepair:
     batches: int = BN_BATCHES
     batch_size: int = BN_BATCH_SIZE
     momentum: float | None = 0.1
+    needs_statistics = False
 
     @property
     def name(self) -> str:

@@ -20,6 +20,10 @@ class Chain:
     def name(self) -> str:
         return "+".join(name_of(step) for step in self.steps)
 
+    @property
+    def needs_statistics(self) -> bool:
+        return any(getattr(step, "needs_statistics", True) for step in self.steps)
+
     def __call__(self, model: nn.Module, layers: Layers, statistics: Statistics, calibration: CalibrationSet) -> None:
         for step in self.steps:
             step(model, layers, statistics, calibration)

@@ -24,7 +24,7 @@ def repair_model(dense: nn.Module, pruned: nn.Module, images: Images, *, repair:
     function = get_repair(repair)
     lost = _layers_that_lost_weights(dense, pruned)
     calibration = CalibrationSet.read(images)
-    statistics = measure_statistics(dense, lost, calibration)
+    statistics = measure_statistics(dense, lost, calibration) if getattr(function, "needs_statistics", True) else {}
     repaired = copy_of(pruned)
     own = prunable_layers(repaired, types=tuple(KINDS), skip=()).subset(lost.names)
     function(repaired, own, statistics, calibration)

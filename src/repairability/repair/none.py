@@ -15,6 +15,7 @@ from repairability.repair.statistics import Statistics
 @dataclass(frozen=True)
 class NoRepair:
     name: str = "none"
+    needs_statistics = False
 
     def __call__(self, model: nn.Module, layers: Layers, statistics: Statistics, calibration: CalibrationSet) -> None:
         """Change nothing."""

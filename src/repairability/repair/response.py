@@ -18,7 +18,8 @@ class Repair(Protocol):
     """Mend `model` (our copy, already pruned) in place.
 
     `layers` are those that lost weights; `statistics` the dense network's pooled moments of each of them. A repair
-    that also has `respond(response) -> Response` can be judged by the diagnostics.
+    that also has `respond(response) -> Response` can be judged by the diagnostics; one that does without the dense
+    statistics may say so by `needs_statistics = False`.
     """
 
     def __call__(

@@ -63,11 +63,16 @@ def allocate(
     return function(layers, target, curves, **options)
 
 
+def options_of(rule: str | Rule) -> list[str]:
+    """The options a rule names in its signature."""
+    parameters = inspect.signature(get_rule(rule)).parameters.values()
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+
+
 def _check_options(rule: Rule, options: dict[str, Any]) -> None:
-    parameters = inspect.signature(rule).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+    if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(rule).parameters.values()):
         return
-    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    known = options_of(rule)
     for name in options:
         if name not in known:
             raise InputError(
@@ -76,4 +81,4 @@ def _check_options(rule: Rule, options: dict[str, Any]) -> None:
             )
 
 
-__all__ = ["MEASURES", "RULES", "Rule", "allocate", "get_rule"]
+__all__ = ["MEASURES", "RULES", "Rule", "allocate", "get_rule", "options_of"]

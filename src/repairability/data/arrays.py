@@ -1,0 +1,71 @@
+"""Arrays: npz files, and scikit-learn's digits."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from repairability.data.splits import IMAGENET, Data, Split, from_array
+from repairability.errors import InputError, MissingExtraError
+
+DIGITS_TRAIN = 1200
+"""Of the 1,797 digits; the other 597 are the test part."""
+
+DIGITS_SIZE = 16
+
+
+def load_npz(path: Path, image_size: int | None) -> Data:
+    """x_train, y_train, x_test, y_test; images uint8 [n, 3, h, w] (or [n, h, w, 3])."""
+    if not path.is_file():
+        raise InputError(f"no npz file at {path}")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = [x for x in ("x_train", "y_train", "x_test", "y_test") if x not in file]
+            if missing:
+                raise InputError(f"{path} lacks the arrays {', '.join(missing)}; it has {', '.join(file) or 'none'}")
+            arrays = {name: file[name] for name in ("x_train", "y_train", "x_test", "y_test")}
+    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot read {path}: {error}") from error
+    splits = [_split(path, part, arrays, image_size) for part in ("train", "test")]
+    return Data(f"npz:{path}", int(max(split.labels.max() for split in splits)) + 1, splits[0], splits[1])
+
+
+def _split(path: Path, part: str, arrays: dict[str, Any], image_size: int | None) -> Split:
+    images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
+    if images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
+        images = images.transpose(0, 3, 1, 2)
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise InputError(f"{path}: x_{part} must be uint8 [n, 3, h, w], not {images.dtype} {images.shape}")
+    if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer) or not len(labels):
+        raise InputError(f"{path}: y_{part} must be {len(images)} integers, not {labels.dtype} {labels.shape}")
+    mean, std = (tuple(x[: images.shape[1]]) for x in IMAGENET)
+    return from_array(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)), (mean, std), image_size)
+
+
+def load_digits(image_size: int | None) -> Data:
+    """scikit-learn's 1,797 handwritten digits of 8 x 8 pixels, enlarged to 16 x 16; a fixed split by seed 0."""
+    try:
+        from sklearn import datasets
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("scikit-learn", "demo") from error
+    source = datasets.load_digits()
+    order = np.random.default_rng(0).permutation(len(source.images))
+    pixels = torch.from_numpy(source.images[order].astype(np.float32))[:, None] / 16
+    labels = torch.from_numpy(source.target[order].astype(np.int64))
+
+    def part(start: int, end: int) -> Split:
+        held = pixels[start:end]
+
+        def read(indices: Any) -> Tensor:
+            return held[torch.as_tensor(indices)]
+
+        return Split(labels[start:end], read, (0.3,), (0.32,), image_size or DIGITS_SIZE)
+
+    return Data("digits", 10, part(0, DIGITS_TRAIN), part(DIGITS_TRAIN, len(labels)))

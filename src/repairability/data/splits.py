@@ -1,0 +1,73 @@
+"""Split and Data: images by index, as the network wants them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from repairability.errors import InputError
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""Mean and deviation of pixels in [0, 1]: what all our networks take."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A part of a data set: `read(indices)` gives pixels [k, C, H, W] in [0, 1], `labels` [n] stay apart."""
+
+    labels: Tensor
+    read: Callable[[Sequence[int]], Tensor]
+    mean: Sequence[float]
+    std: Sequence[float]
+    image_size: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def images(self, indices: Sequence[int]) -> Tensor:
+        """Resized and normalised; no label is read."""
+        pixels = self.read(indices)
+        if self.image_size is not None and pixels.shape[-1] != self.image_size:
+            size = (self.image_size, self.image_size)
+            pixels = F.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
+        shape = (-1, 1, 1)
+        return (pixels - torch.tensor(self.mean).view(shape)) / torch.tensor(self.std).view(shape)
+
+    def batches(self, size: int = 256, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Labeled batches in order, of the first `limit` images."""
+        end = len(self) if limit is None else min(limit, len(self))
+        for start in range(0, end, size):
+            indices = list(range(start, min(start + size, end)))
+            yield self.images(indices), self.labels[indices]
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set: training part (calibrate on it, unlabeled) and test part (evaluate on it, only)."""
+
+    name: str
+    classes: int
+    train: Split
+    test: Split
+
+    def unlabeled(self, count: int, seed: int) -> Tensor:
+        """`count` training images drawn by `seed`; their labels are not read."""
+        if count > len(self.train):
+            raise InputError(f"{self.name} has {len(self.train)} training images, {count} were asked for")
+        order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(seed))
+        return self.train.images(order[:count].tolist())
+
+
+def from_array(
+    images: Tensor, labels: Tensor, normalise: tuple[Sequence[float], Sequence[float]], size: int | None
+) -> Split:
+    """A split of uint8 pixels [n, C, H, W] held in memory."""
+
+    def read(indices: Sequence[int]) -> Tensor:
+        return images[torch.as_tensor(indices)].float() / 255
+
+    return Split(labels.long(), read, *normalise, image_size=size)

@@ -1,0 +1,257 @@
+"""The verbs that look at images: diagnose, prune, evaluate, report, demo."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from repairability import Diagnosis, create_model, load
+from repairability.cli import measure, show
+from repairability.report import ReportData
+from test_cli import run
+
+DIGITS = ["digits", "--data", "digits"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_diagnose_feeds_allocate_prune_and_report(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "diagnose", *DIGITS, "--out", "d.json", "--grid", "0.7,0.9,0.975")
+    assert code == 0
+    assert "layer3.1.conv2" in out
+    found = Diagnosis.from_json(Path("d.json").read_text())
+    assert found.rr.grid["layer1.0.conv1"].tolist() == [0.7, 0.9, 0.975]
+    code, out, _ = run(capsys, "allocate", "digits", "-s", "0.9", "-r", "rr", "--curves", "d.json", "--json")
+    assert json.loads(out)["rule"] == "rr"
+    code, out, _ = run(capsys, "prune", *DIGITS, "-s", "0.9", "--curves", "d.json", "--json")
+    assert code == 0
+    assert json.loads(out)["rule"] == "rr"
+    code, out, _ = run(capsys, "report", "d.json", "--out", "page.html")
+    assert code == 0
+    assert "<html" in Path("page.html").read_text()[:500]
+
+
+def test_diagnose_as_csv_and_json(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(
+        capsys, "diagnose", *DIGITS, "--out", "d.csv", "--json", "--observe", "norm", "--only", "layer3.*"
+    )
+    assert code == 0
+    assert Diagnosis.from_csv(Path("d.csv").read_text()) == Diagnosis.from_json(out)
+
+
+def test_prune_writes_a_checkpoint_that_evaluate_reads(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(
+        capsys,
+        "prune",
+        *DIGITS,
+        "-s",
+        "0.8",
+        "-r",
+        "erk",
+        "--out",
+        "p.safetensors",
+        "--evaluate",
+        "100",
+        "--threads",
+        "2",
+    )
+    assert code == 0
+    assert "wrote p.safetensors" in out
+    assert "pruned: top-1" in out
+    assert "note: BatchNorm recalibration wants 2560 images; it cycles over the 1072 there are" in err
+    assert load("p.safetensors", create_model("digits")).header["rule"] == "erk"
+    code, out, _ = run(
+        capsys,
+        "evaluate",
+        *DIGITS,
+        "--checkpoint",
+        "p.safetensors",
+        "--limit",
+        "200",
+        "--agreement",
+        "--json",
+        "--out",
+        "e.json",
+    )
+    assert code == 0
+    found = json.loads(out)
+    assert found["n"] == 200
+    assert 0 <= found["agreement"]["same"] <= 1
+    assert json.loads(Path("e.json").read_text()) == found
+
+
+def test_the_same_command_gives_the_same_bits(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        run(capsys, "prune", *DIGITS, "-s", "0.9", "--out", f"{name}.safetensors", "--seed", "3")
+    assert Path("a.safetensors").read_bytes() == Path("b.safetensors").read_bytes()
+
+
+def test_evaluate_after_recalibration(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = json.loads(run(capsys, "evaluate", *DIGITS, "--limit", "100", "--json")[1])
+    after = json.loads(run(capsys, "evaluate", *DIGITS, "--limit", "100", "--json", "--recalibrate")[1])
+    assert before["loss"] != after["loss"]
+
+
+def test_dry_run_shows_the_plan_and_does_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "prune", *DIGITS, "-s", "0.9", "--out", "p.safetensors", "--dry-run")
+    assert code == 0
+    assert "rr (curves: measured now, in one pass)" in out
+    assert "p.safetensors" in out
+    assert os.listdir(place) == []
+
+
+def write_npz(path: Path, classes: int = 10, channels: int = 3) -> str:
+    random = np.random.default_rng(0)
+    np.savez(
+        path,
+        x_train=random.integers(0, 256, (150, channels, 16, 16), dtype=np.uint8),
+        y_train=np.arange(150) % classes,
+        x_test=random.integers(0, 256, (20, channels, 16, 16), dtype=np.uint8),
+        y_test=np.arange(20) % classes,
+    )
+    return f"npz:{path.name}"
+
+
+def test_the_real_resnet20(shared: Path, cifar10_file: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = str(shared / "data" / "checkpoints" / "resnet20-12fca82f.th")
+    given = ["resnet20", "--weights", weights, "--data", f"npz:{cifar10_file}"]
+    code, out, _ = run(capsys, "prune", *given, "-s", "0.8", "--evaluate", "500", "--json", "--out", "p.safetensors")
+    assert code == 0
+    found = json.loads(out)
+    assert found["evaluation"]["dense"]["top1"] > 0.88
+    assert found["evaluation"]["pruned"]["top1"] > 0.6
+    out = run(capsys, "evaluate", *given, "--checkpoint", "p.safetensors", "--limit", "500", "--json")[1]
+    assert json.loads(out)["top1"] == found["evaluation"]["pruned"]["top1"]
+
+
+BAD: list[tuple[list[str], str]] = [
+    (["diagnose", "digits", "--data", "digit"], "unknown data set 'digit'; did you mean digits"),
+    (["diagnose", "digits", "--data", "npz:missing.npz"], "no npz file at missing.npz"),
+    (["diagnose", *DIGITS, "--grid", "0.9;0.95"], "--grid takes sparsities with commas between"),
+    (["diagnose", *DIGITS, "--observe", "relu"], "observe must be one of"),
+    (["diagnose", *DIGITS, "--repair", "magic"], "unknown repair 'magic'"),
+    (["diagnose", *DIGITS, "--device", "cuda:7"], "device 'cuda:7' is not available here"),
+    (["diagnose", *DIGITS, "--device", "gpu"], "device 'gpu' is not available here"),
+    (["diagnose", *DIGITS, "--threads", "0"], "--threads must be at least 1"),
+    (["diagnose", *DIGITS, "--count", "5000"], "has 1200 training images|too few images"),
+    (["diagnose", *DIGITS, "--out", "no/such/d.json"], "cannot write"),
+    (["diagnose", "digits", "--data", "npz:rgb.npz"], "does not take a batch of shape (1, 3, 16, 16)"),
+    (["prune", *DIGITS, "-s", "1.2"], "sparsity must be between 0 and 1"),
+    (["prune", *DIGITS, "-s", "0.9", "--curves", "missing.json"], "cannot read missing.json"),
+    (["prune", *DIGITS, "-s", "0.9", "--weights", "missing.th"], "no weights file at missing.th"),
+    (["prune", *DIGITS, "-s", "0.9", "--out", "no/such/p.safetensors"], "cannot write"),
+    (["prune", *DIGITS, "-s", "0.9", "--num-classes", "7", "--evaluate", "9"], "has 7 outputs, digits has 10 classes"),
+    (["prune", *DIGITS, "-s", "0.999"], "is above 99.50 %"),
+    (["evaluate", "digits", "--data", "npz:rgb.npz"], "does not take a batch of shape"),
+    (["evaluate", *DIGITS, "--num-classes", "7"], "has 7 outputs, digits has 10 classes"),
+    (["evaluate", *DIGITS, "--checkpoint", "missing"], "no checkpoint at missing"),
+    (["evaluate", *DIGITS, "--checkpoint", "rgb.npz"], "is truncated or not a safetensors file"),
+    (["report", "missing.json"], "cannot read missing.json"),
+    (["report", "rgb.npz"], "it is not a text file"),
+    (["demo", "--seeds", "0"], "--seeds must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[" ".join(x) for x, _ in BAD])
+def test_bad_input_ends_in_one_line_and_code_2(
+    arguments: list[str], message: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_npz(place / "rgb.npz")
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert out == ""
+    assert any(part in err for part in message.split("|"))
+    assert "Traceback" not in err
+    assert os.listdir(place) == ["rgb.npz"]
+
+
+STAGES = {
+    "diagnose": (measure, ["read_data", "draw", "diagnose", "write_atomically"]),
+    "prune": (measure, ["read_data", "draw", "prune", "evaluate"]),
+    "evaluate": (measure, ["read_data", "evaluate", "write_atomically"]),
+    "demo": (show, ["run_demo", "write_report"]),
+}
+
+
+@pytest.mark.parametrize(("verb", "stage"), [(v, s) for v, (_, stages) in STAGES.items() for s in stages])
+def test_ctrl_c_in_each_stage_leaves_nothing_half_written(
+    verb: str, stage: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    record = ReportData(title="t", model="m", data="d")
+    if verb == "demo":
+        monkeypatch.setattr(show, "run_demo", lambda **_: record)
+    monkeypatch.setattr(STAGES[verb][0], stage, interrupt)
+    more = {"prune": ["-s", "0.9", "--evaluate", "10"], "demo": [], "diagnose": [], "evaluate": ["--limit", "10"]}[verb]
+    given = [verb, *([] if verb == "demo" else DIGITS), *more, "--out", "result"]
+    code, _, err = run(capsys, *given)
+    assert code == 130
+    assert "interrupted" in err
+    left = [str(f.relative_to(place)) for f in place.rglob("*") if f.is_file()]
+    assert left in ([], ["result/demo.json"])  # the record is whole before the page is begun
+
+
+@pytest.mark.parametrize("verb", ["diagnose", "prune", "evaluate", "report"])
+def test_a_full_disk(
+    verb: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("record.json").write_text(ReportData(title="t", model="m", data="d").to_json())
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    given = {
+        "diagnose": ["diagnose", *DIGITS],
+        "prune": ["prune", *DIGITS, "-s", "0.9", "-r", "erk", "--repair", "none"],
+        "evaluate": ["evaluate", *DIGITS, "--limit", "10"],
+        "report": ["report", "record.json"],
+    }[verb]
+    code, _, err = run(capsys, *given, "--out", "result.html")
+    assert code == 2
+    assert "No space left on device" in err
+    assert os.listdir(place) == ["record.json"]
+
+
+def test_a_real_ctrl_c(place: Path) -> None:
+    """SIGINT to the process while it prunes: exit code 130, no file."""
+    command = [sys.executable, "-m", "repairability", "prune", *DIGITS, "-s", "0.9", "--out", "p.safetensors"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(3.5)
+    finished = process.poll() is not None
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    if not finished and process.returncode != 0:  # it may have finished just before the signal
+        assert process.returncode in (130, -signal.SIGINT)
+        assert "Traceback" not in err or process.returncode == -signal.SIGINT
+        assert os.listdir(place) == []
+
+
+def test_unreadable_checkpoints(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save({"a": torch.zeros(1)}, "other.pt")
+    code, _, err = run(capsys, "evaluate", *DIGITS, "--checkpoint", "other.pt")
+    assert code == 2
+    assert "is truncated or not a safetensors file" in err
+
+
+@pytest.mark.parametrize("verb", ["layers", "allocate", "diagnose", "prune", "evaluate", "demo", "report"])
+def test_help_teaches(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, verb, "--help")
+    assert code == 0
+    assert "--json" in out

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+import torch
+
+from repairability import provenance as module
+from repairability.provenance import provenance
+
+
+def test_it_says_what_ran_where() -> None:
+    found = provenance()
+    assert {"repairability", "commit", "torch", "python", "hardware"} <= found.keys()
+    assert found["torch"] == torch.__version__
+    assert "threads" in found["hardware"]
+    assert all(isinstance(value, str) and value for value in found.values())
+
+
+def test_outside_a_checkout_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise subprocess.CalledProcessError(128, "git")
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    assert module._commit() == "none (not a checkout)"

@@ -1,0 +1,278 @@
+"""The page in a real browser: it is quiet, it answers mouse and keyboard, and it fits a desk and a phone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repairability.report import rows, write_report
+from test_report import PROJECTION, TOTALS, result, synthetic
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+if CHROMIUM is None:
+    pytest.skip("needs chromium", allow_module_level=True)
+
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+PLOTS = ["accuracy", "gap", "heat", "damage", "share", "levels", "difference", "transition"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+def until(page: Any, expression: str) -> None:
+    """Wait for it from outside: the page's own policy forbids the eval of playwright's `wait_for_function`."""
+    for _ in range(100):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never came true: {expression}")
+
+
+class Watched:
+    """A page, and everything it complained of or asked for."""
+
+    def __init__(self, page: Any, file: Path) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.goto(file.as_uri())
+        until(page, "document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (written,) = write_report(synthetic(), tmp_path_factory.mktemp("report") / "page.html")
+    return written
+
+
+@pytest.fixture(scope="module")
+def watched(browser: Any, file: Path) -> Iterator[Watched]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    watched = Watched(context.new_page(), file)
+    yield watched
+    outside = [url for url in watched.requests if not url.startswith((file.as_uri(), "data:", "blob:"))]
+    assert watched.complaints == []
+    assert outside == []
+    context.close()
+
+
+@pytest.fixture
+def page(watched: Watched) -> Any:
+    watched.page.set_viewport_size({"width": 1280, "height": 900})
+    return watched.page
+
+
+def column(page: Any, table: str, index: int) -> list[str]:
+    found: list[str] = page.locator(f"#table-{table} tbody tr").evaluate_all(
+        f"rows => rows.map(row => row.cells[{index}].textContent.trim())"
+    )
+    return found
+
+
+def sorted_how(page: Any, table: str) -> list[str]:
+    found: list[str] = page.locator(f"#table-{table} thead th").evaluate_all(
+        "heads => heads.map(head => head.getAttribute('aria-sort'))"
+    )
+    return found
+
+
+def test_every_plot_is_drawn_and_described(page: Any) -> None:
+    for name in PLOTS:
+        assert page.locator(f"#plot-{name} .main-svg").count() > 0, name
+        label = page.locator(f"#plot-{name}").get_attribute("aria-label")
+        assert label is not None
+        assert len(label) > 20
+        assert page.locator(f"#words-{name}").inner_text().replace("\u00a0", " ") == label
+
+
+def test_the_page_is_quiet(watched: Watched, file: Path) -> None:
+    assert watched.complaints == []
+    assert watched.requests[0] == file.as_uri()
+    assert all(url.startswith(("data:", "blob:")) for url in watched.requests[1:])
+
+
+def test_the_heat_map_answers_the_mouse(page: Any) -> None:
+    page.locator("#plot-heat").scroll_into_view_if_needed()
+    box = page.locator("#plot-heat .nsewdrag").first.bounding_box()
+    x, y = box["x"] + 0.02 * box["width"], box["y"] + 0.5 * box["height"]  # first sparsity, third of five layers
+    page.mouse.move(x - 2, y)
+    page.mouse.move(x, y)
+    page.wait_for_selector("#plot-heat .hoverlayer .hovertext")
+    words = page.locator("#plot-heat .hoverlayer .hovertext").first.text_content()
+    diagnosis = synthetic().diagnosis
+    assert diagnosis is not None
+    for part in (PROJECTION, "70 %", f"rr {diagnosis.rr[PROJECTION][0]:.4f}"):
+        assert part in words
+    page.mouse.move(0, 0)
+
+
+def test_the_switch_changes_the_heat_map(page: Any) -> None:
+    read = "() => { const p = document.getElementById('plot-heat'); return [p.data[0].z[0][0], p.layout.title.text]; }"
+    value, title = page.evaluate(read)
+    assert title.startswith("rr")
+    page.locator("input[name=measure][value=rr]").focus()
+    page.keyboard.press("ArrowRight")  # as a keyboard moves between radio buttons
+    until(page, "document.getElementById('plot-heat').layout.title.text.startsWith('raw')")
+    raw, _ = page.evaluate(read)
+    diagnosis = synthetic().diagnosis
+    assert diagnosis is not None
+    first = next(iter(TOTALS))
+    assert (value, raw) == (diagnosis.rr[first][0], diagnosis.raw[first][0])
+    assert "raw is least" in page.locator("#plot-heat").get_attribute("aria-label")
+    page.locator("input[name=measure][value=rr]").check()
+
+
+def test_a_layer_can_be_chosen(page: Any) -> None:
+    page.locator("#layer").select_option(label=f"{PROJECTION} (projection)")
+    assert page.locator("#plot-share").get_attribute("aria-label").startswith(PROJECTION)
+
+
+def test_a_target_can_be_chosen(page: Any) -> None:
+    assert page.locator("#table-allocations_90").is_visible()
+    page.locator("input[name=target][value='1']").check()
+    assert page.locator("#table-allocations_95").is_visible()
+    assert not page.locator("#table-allocations_90").is_visible()
+    assert page.evaluate("document.getElementById('plot-levels').layout.title.text") == "Sparsity at 95 %"
+    assert page.locator("#table-allocations_95 tr.projection").count() == 1
+
+
+def test_tables_sort_by_click(page: Any) -> None:
+    header = page.locator("#table-accuracy thead button").nth(3)
+    header.click()
+    values = [float(cell.split()[0]) for cell in column(page, "accuracy", 3)]
+    assert values == sorted(values)
+    assert sorted_how(page, "accuracy") == ["none", "none", "none", "ascending"]
+    header.click()
+    assert [float(cell.split()[0]) for cell in column(page, "accuracy", 3)] == sorted(values, reverse=True)
+    assert sorted_how(page, "accuracy")[3] == "descending"
+    page.locator("#table-accuracy thead button").first.click()
+    assert column(page, "accuracy", 0) == sorted(column(page, "accuracy", 0))
+    assert sorted_how(page, "accuracy") == ["ascending", "none", "none", "none"]
+
+
+def test_tables_sort_by_keyboard(page: Any) -> None:
+    page.locator("input[name=target][value='0']").check()
+    page.locator("#table-allocations_90 thead button").nth(1).focus()  # total: 8,192 comes before 36,864
+    page.keyboard.press("Enter")
+    assert column(page, "allocations_90", 1) == [f"{total:,}" for total in sorted(TOTALS.values())]
+    page.keyboard.press("Enter")
+    assert column(page, "allocations_90", 1)[0] == "2,359,296"
+    assert sorted_how(page, "allocations_90")[1] == "descending"
+
+
+def test_empty_cells_stay_last(page: Any) -> None:
+    header = page.locator("#table-transition thead button").nth(1)
+    for _ in range(2):
+        header.click()
+        assert column(page, "transition", 1)[-1] == ""
+
+
+def test_tables_download_as_csv(page: Any) -> None:
+    for name in ("accuracy", "allocations_90", "provenance"):
+        with page.expect_download() as waiting:
+            page.locator(f"[data-csv='{name}']").click()
+        assert waiting.value.suggested_filename == f"{name}.csv"
+        text = Path(waiting.value.path()).read_text()
+        assert text == rows.named_csv(synthetic())[name]
+        assert len(list(csv.DictReader(io.StringIO(text)))) > 1
+
+
+def test_focus_is_visible(page: Any) -> None:
+    page.locator("[data-csv='accuracy']").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_overflows(page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    page.evaluate("document.querySelector('details').open = true")
+    fits = "p.clientWidth + 1 > p._fullLayout.width && p.clientHeight === p._fullLayout.height"
+    until(page, f"[...document.querySelectorAll('.js-plotly-plot')].every(p => {fits})")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("innerWidth") == width
+
+
+def test_both_colour_schemes(page: Any) -> None:
+    def colours() -> list[str]:
+        found: list[str] = page.evaluate(
+            "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor,"
+            " ...[...document.querySelectorAll('.js-plotly-plot')].map(p =>"
+            " getComputedStyle(p.querySelector('.ytick text')).fill)]"
+        )
+        return found
+
+    light = colours()
+    page.emulate_media(color_scheme="dark")
+    until(
+        page,
+        "document.getElementById('plot-heat').layout.font.color ==="
+        " getComputedStyle(document.documentElement).getPropertyValue('--text').trim()",
+    )
+    dark = colours()
+    assert len(light) == len(dark) == 2 + len(PLOTS)
+    assert all(a != b for a, b in zip(light, dark, strict=True))
+    page.emulate_media(color_scheme="light")
+
+
+def test_several_repairs_can_be_told_apart(browser: Any, tmp_path: Path) -> None:
+    runs = [
+        result(rule, s, 0, 0.3, repair=repair)
+        for rule in ("rr", "erk")
+        for repair in ("none", "bn")
+        for s in (0.9, 0.95)
+    ]
+    data = synthetic(results=runs, allocations=(), transition=None, diagnosis=None)
+    (file,) = write_report(data, tmp_path / "page.html")
+    context = browser.new_context()
+    watched = Watched(context.new_page(), file)
+    names = "document.getElementById('plot-accuracy').data.map(line => line.name)"
+    assert watched.page.evaluate(names) == ["rr, none", "erk, none"]
+    watched.page.locator("input[name=repair]").nth(1).check()
+    assert watched.page.evaluate(names) == ["rr, bn", "erk, bn"]
+    watched.page.locator("input[name=repair][value=all]").check()
+    assert len(watched.page.evaluate(names)) == 4
+    assert watched.complaints == []
+    context.close()
+
+
+def test_a_page_of_one_part_and_hostile_names(browser: Any, tmp_path: Path) -> None:
+    bad = "</script><img src=x onerror=alert(1)>"
+    data = synthetic(totals={bad: 100, "b": 50}, title=bad, results=(), transition=None, allocations=())
+    (file,) = write_report(data, tmp_path / "page.html")
+    context = browser.new_context(color_scheme="dark")
+    watched = Watched(context.new_page(), file)
+    assert watched.complaints == []
+    assert len(watched.requests) == 1
+    assert watched.page.locator("section[id]").evaluate_all("all => all.map(each => each.id)") == [
+        "diagnosis",
+        "provenance",
+    ]
+    assert watched.page.locator("img").count() == 0
+    assert watched.page.title() == bad
+    context.close()
