@@ -5,11 +5,11 @@ BIN := $(VENV)/bin
 EXTRAS := vision,report,demo,dev
 READY := $(VENV)/.ready
 
-.PHONY: demo test check lint types bench clean
+.PHONY: help demo test check lint types bench clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    the story in the terminal"
+	@echo "make demo    the whole story: terminal tables and an HTML page"
 	@echo "make test    the tests"
 	@echo "make check   lint, format, types, tests, demo: exactly what CI runs"
 	@echo "make bench   the benchmarks, in ratios"
@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: $(READY)
-	$(BIN)/repairability allocate resnet18 --sparsity 0.95 --compare erk,lamp,global,uniform
+	$(BIN)/repairability demo
 
 test: $(READY)
 	$(BIN)/python -m pytest
@@ -41,5 +41,5 @@ bench: $(READY)
 	$(BIN)/python benchmarks/diagnose.py
 
 clean:
-	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) .cache demo .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

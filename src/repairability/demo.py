@@ -67,8 +67,8 @@ def run_demo(
                         shown.append(result.allocation)
     return ReportData(
         title="Relative repairability on handwritten digits",
-        model="digits (a ResNet of three stages, projection shortcuts, BatchNorm)",
-        data=f"scikit-learn digits, 16 x 16: {len(data.train)} training images (unlabeled), {dense.n} test images",
+        model="digits ResNet",
+        data="scikit-learn digits",
         dense={"top1": dense.top1, "top1_bn": recalibrated, "n": dense.n},
         diagnosis=diagnosis,
         projections=tuple(layer.name for layer in prunable_layers(model) if layer.projection),

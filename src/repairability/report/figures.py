@@ -49,8 +49,8 @@ def _axes(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _title(axes: Axes, text: str, width: int = 62) -> None:
-    axes.set_title(textwrap.fill(text, width), fontsize="medium")
+def _title(figure: Figure, text: str) -> None:
+    figure.suptitle(textwrap.fill(text, int(11 * figure.get_figwidth())), fontsize="medium")
 
 
 def _ticks(axes: Axes, points: list[float]) -> None:
@@ -88,7 +88,6 @@ def accuracy(data: ReportData) -> Figure | None:
             markersize=5,
             capsize=2.5,
         )
-    axes.set_ylim(bottom=0)
     if data.dense is not None:
         dense = 100 * data.dense["top1"]
         if dense < 130 * max(each.mean for points in found.values() for each in points.values()):
@@ -96,8 +95,9 @@ def accuracy(data: ReportData) -> Figure | None:
         else:  # so far above that its line would flatten the rest
             note = f"dense {dense:.2f} ↑"
             axes.text(1, 1, note, transform=axes.transAxes, ha="right", va="top", color=SOFT, fontsize="small")
+    axes.set_ylim(bottom=0)
     axes.set(xlabel="target sparsity, %", ylabel="top-1 accuracy, %")
-    _title(axes, f"{data.model} on {data.data}")
+    _title(figure, f"{data.model} on {data.data}")
     _ticks(axes, sparsities(data))
     _legend(figure, 4)
     return figure
@@ -121,7 +121,7 @@ def heatmap(data: ReportData) -> Figure | None:
     axes.set_yticks(range(len(rr)), _marked(data, list(rr)), fontsize="small")
     axes.tick_params(length=0)
     axes.set(xlabel="sparsity, %")
-    _title(axes, f"{data.model}: damage left by repair {data.diagnosis.repair}", 44)
+    _title(figure, f"{data.model}: damage left by repair {data.diagnosis.repair}")
     figure.colorbar(image, ax=axes, label="rr = residual / raw")
     return figure
 
@@ -153,7 +153,7 @@ def layerwise(data: ReportData, target: float) -> Figure | None:
     axes.set_yticks(range(len(layers)), _marked(data, layers), fontsize="small")
     axes.set_ylim(len(layers) - 0.5, -0.5)
     axes.set(xlabel="sparsity minus ERK's")
-    _title(axes, f"{data.model} at {short_percent(target)}")
+    _title(figure, f"{data.model} at {short_percent(target)}")
     _legend(figure, 4)
     return figure
 
@@ -178,7 +178,7 @@ def gap(data: ReportData) -> Figure | None:
             capsize=3,
         )
     axes.set(xlabel="target sparsity, %", ylabel="rr minus erk, points")
-    _title(axes, f"{data.model} on {data.data}")
+    _title(figure, f"{data.model} on {data.data}")
     _ticks(axes, sparsities(data))
     words = how_measured([each.estimate for each in found]).replace("cells", "points")
     figure.supxlabel(f"paired by seed; {words}", fontsize="x-small", color=SOFT)
@@ -196,14 +196,14 @@ def transition(data: ReportData) -> Figure | None:
     for key, shade, alpha in (("broad", BROAD, 0.25), ("core", CORE, 0.22)):
         if found[key] is not None:
             low, high = (100 * bound for bound in found[key])
-            axes.axvspan(low, high, facecolor=shade, edgecolor=shade, alpha=alpha, label=key)
+            axes.axvspan(low, high, facecolor=(shade, alpha), edgecolor=(shade, 3 * alpha), linewidth=1.5, label=key)
     points = [100 * s for s in found["sparsities"]]
     colour = colours(found["series"])
     for (name, values), marker in zip(found["series"].items(), "oD^vsP*<>" * len(found["series"]), strict=False):
         heights = [np.nan if value is None else value for value in values]
         axes.plot(points, heights, label=name, color=colour[name], marker=marker, markersize=4.5, linewidth=1.5)
     axes.set(xlabel="sparsity, %", ylabel=str(found["method"]))
-    _title(axes, f"{data.model} on {data.data}")
+    _title(figure, f"{data.model} on {data.data}")
     _legend(figure, 5)
     return figure
 

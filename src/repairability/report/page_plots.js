@@ -15,10 +15,16 @@ function ink() {
   return { text: read("--text"), soft: read("--soft"), grid: read("--grid"), surface: read("--surface"), tint: read("--tint"), line: read("--line") };
 }
 
-function layerLabel(name) {
-  const half = narrow.matches ? 8 : 17; // names differ at both ends: layer2.0.downsample.0, layer3.0.downsample.0
-  const short = name.length > 2 * half + 1 ? `${name.slice(0, half)}…${name.slice(-half)}` : name;
-  return plain(DATA.projections.includes(name) ? `◆ ${short}` : short);
+// Names for an axis: without the parts all share in front, short in the middle, numbered where that makes them equal.
+function layerLabels(names) {
+  const parts = names.map((name) => name.split("."));
+  let shared = 0;
+  while (names.length > 1 && parts.every((part) => part.length > shared + 1 && part[shared] === parts[0][shared])) shared += 1;
+  const half = narrow.matches ? 8 : 17;
+  const short = parts.map((part) => part.slice(shared).join(".")).map((name) =>
+    (name.length > 2 * half + 1 ? `${name.slice(0, half)}…${name.slice(-half)}` : name));
+  const clear = new Set(short).size === short.length;
+  return short.map((name, i) => plain(`${DATA.projections.includes(names[i]) ? "◆ " : ""}${clear ? "" : `${i + 1} `}${name}`));
 }
 
 function layout(extra) {
@@ -79,7 +85,7 @@ function drawHeat() {
     title: plain(heat.titles[measure]), height: 150 + rows * 23,
     margin: { l: 12, r: 8, t: 40, b: 104 },
     xaxis: { type: "category", showgrid: false, title: { text: "sparsity, %", standoff: 8, font: { size: 12 } }, automargin: false, tickangle: 0, tickfont: { size: narrow.matches ? 9.5 : 12 } },
-    yaxis: { autorange: "reversed", showgrid: false, tickmode: "array", tickvals: heat.layers, ticktext: heat.layers.map(layerLabel), tickfont: { color: c.text } },
+    yaxis: { autorange: "reversed", showgrid: false, tickmode: "array", tickvals: heat.layers, ticktext: layerLabels(heat.layers), tickfont: { color: c.text } },
   }, heat.words[measure]);
 }
 
@@ -103,7 +109,7 @@ function drawCurves() {
   const c = ink();
   draw("share", [
     { x: others.map((p) => p[0]), y: others.map((p) => p[1]), name: "other layers", mode: "lines", line: { color: c.soft, width: 1 }, opacity: 0.35, hoverinfo: "skip" },
-    { ...line("rr", "#d55e00", "solid", "circle"), name: layerLabel(name) },
+    { ...line("rr", "#d55e00", "solid", "circle"), name: layerLabels(heat.layers)[i] },
   ], {
     title: "rr: share of the damage left", margin: { l: 12, r: 16, t: 40, b: 72 },
     xaxis: sparsityAxis(heat.sparsities), yaxis: { title: { text: "rr", font: { size: 12 } } },
@@ -123,7 +129,7 @@ function drawAllocations() {
   const legend = 20 * Math.ceil(chosen.series.length / (narrow.matches ? 2 : 3));
   const room = (zeroline) => ({
     height: 76 + legend + chosen.layers.length * 24, shapes: band, margin: { l: 12, r: 16, t: 40, b: 36 + legend },
-    yaxis: { range: [chosen.layers.length - 0.5, -0.5], tickmode: "array", tickvals: chosen.layers.map((_, i) => i), ticktext: chosen.layers.map(layerLabel), zeroline: false },
+    yaxis: { range: [chosen.layers.length - 0.5, -0.5], tickmode: "array", tickvals: chosen.layers.map((_, i) => i), ticktext: layerLabels(chosen.layers), zeroline: false },
     xaxis: { automargin: false, zeroline, zerolinecolor: style("erk").colour, zerolinewidth: 2 },
   });
   draw("levels", rows("sparsity", chosen.series), { title: `Sparsity at ${chosen.label}`, ...room(false) }, chosen.words.sparsity);
@@ -169,8 +175,8 @@ function drawAccuracy() {
 function drawTransition() {
   const found = DATA.transition, x = found.sparsities.map((s) => 100 * s), marks = ["circle", "diamond", "triangle-up", "square", "cross", "star"];
   const region = (name, opacity) => (found[name] === null ? [] : [{
-    type: "rect", yref: "paper", y0: 0, y1: 1, x0: 100 * found[name][0], x1: 100 * found[name][1], fillcolor: "#d55e00", opacity,
-    line: { color: "#d55e00", width: 1.5 }, layer: "below", label: { text: name, textposition: "top left", font: { size: 11, color: ink().text } },
+    type: "rect", yref: "paper", y0: 0, y1: 1, x0: 100 * found[name][0], x1: 100 * found[name][1], fillcolor: `rgba(213, 94, 0, ${opacity})`,
+    line: { color: `rgba(213, 94, 0, ${3 * opacity})`, width: 1.5 }, layer: "below", label: { text: name, textposition: "top left", font: { size: 11, color: ink().text } },
   }]);
   draw("transition", Object.entries(found.series).map(([name, values], k) => ({
     x, y: values, name: plain(name), mode: "lines+markers", line: { color: style(name).colour, width: 2 }, marker: { symbol: marks[k % 6], size: 8 },
