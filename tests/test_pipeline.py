@@ -50,7 +50,8 @@ def model() -> nn.Module:
 @pytest.mark.parametrize("rule", DATA_FREE_AND_MEASURED)
 @pytest.mark.parametrize("repair", ["none", "bn", "cr", "cr+bn"])
 def test_every_rule_and_repair(rule: str, repair: str, model: nn.Module) -> None:
-    result = prune(model, IMAGES, sparsity=0.72, rule=rule, repair=repair, config=CONFIG)
+    config = PruneConfig(count=40, conditioned_on="cr")
+    result = prune(model, IMAGES, sparsity=0.72, rule=rule, repair=repair, config=config)
     assert result.allocation.rule == rule
     assert result.repair == repair
     assert (result.diagnosis is not None) == (rule in ("raw", "residual", "rr"))
@@ -149,7 +150,7 @@ def test_any_target_works_with_the_auto_grid(sparsity: float, model: nn.Module) 
 
 
 def test_options_reach_the_rules_that_take_them(model: nn.Module) -> None:
-    config = PruneConfig(count=40, options={"solver": "exact", "floor": 0.1})
+    config = PruneConfig(count=40, conditioned_on="cr", options={"solver": "exact", "floor": 0.1})
     found = list(prune_many(model, IMAGES, sparsities=[0.8], rules=["rr", "erk", "lamp"], repair="none", config=config))
     assert found[1].allocation == allocate(model, sparsity=0.8, rule="erk", floor=0.1)
     with pytest.raises(InputError, match="takes no option 'flor'"):
@@ -161,6 +162,15 @@ def test_forced_projections_through_the_pipeline(model: nn.Module) -> None:
     result = prune(model, IMAGES, sparsity=0.8, rule="forced", config=PruneConfig(count=40, options=options))
     assert result.allocation["shortcut"] == 0.5
     assert result.diagnosis is not None
+
+
+@pytest.mark.parametrize("repair", ["none", "bn"])
+def test_a_repair_that_rr_cannot_see_is_an_error_not_a_silly_allocation(repair: str, model: nn.Module) -> None:
+    """At the layer's own output BN does nothing: rr is 1 everywhere and ranks no layer."""
+    with pytest.raises(InputError, match=r"the rr curves are 1 everywhere and rank no layer.*observe='norm'"):
+        prune(model, IMAGES, sparsity=0.8, repair=repair, config=CONFIG)
+    if repair == "bn":
+        prune(model, IMAGES, sparsity=0.8, repair=repair, config=PruneConfig(count=40, observe="norm"))
 
 
 def test_callables(model: nn.Module) -> None:

@@ -37,12 +37,14 @@ class PruneConfig:
     """What `prune` does with its images and layers, beyond the usual.
 
     grid: the sparsities to measure, or "auto": the paper's seven, extended as far as the target needs.
-    observe: where damage is measured, "layer" or "norm". options: the rule's own (solver, floor, pinned ...).
+    observe: where damage is measured, "layer" or "norm". conditioned_on: the repair the diagnosis reckons with, if not
+    the one that is applied. options: the rule's own (solver, floor, pinned ...).
     types, skip, only: which layers may be pruned. count, batch_size: images for the statistics, and at a time.
     """
 
     grid: Grid = "auto"
     observe: str = "layer"
+    conditioned_on: str | Repair | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     types: Sequence[str] = ("conv",)
     skip: Sequence[str] = (FIRST_CONV,)
@@ -163,7 +165,8 @@ def _results(
             grid = grid_for(targets) if isinstance(settings.grid, str) else settings.grid
             if isinstance(settings.grid, str) and settings.grid != "auto":
                 raise InputError(f"grid must be 'auto' or sparsities, not {settings.grid!r}")
-            curves = diagnose(model, calibration, grid=grid, repair=repair, observe=settings.observe, layers=layers)
+            known = repair if settings.conditioned_on is None else settings.conditioned_on
+            curves = diagnose(model, calibration, grid=grid, repair=known, observe=settings.observe, layers=layers)
     diagnosis = curves if isinstance(curves, Diagnosis) else None
     statistics: Statistics = {}
     if getattr(repair, "needs_statistics", True):

@@ -109,6 +109,10 @@ def prune_verb(
         str, typer.Option("--solver", help="greedy (the paper's) or exact, for the rules on curves.")
     ] = "greedy",
     observe: Observe = "layer",
+    conditioned_on: Annotated[
+        str | None,
+        typer.Option("--conditioned-on", help="The repair that rr reckons with. Default: the one that is applied."),
+    ] = None,
     count: Count = 128,
     seed: Seed = 0,
     types: Types = "conv",
@@ -157,7 +161,9 @@ def prune_verb(
     if evaluate_on:
         check_classes(net, source_data, model)
     options = {"solver": solver} if rule in MEASURES else {}
-    config = PruneConfig(observe=observe, options=options, count=count, **layer_choice(types, skip, only))  # type: ignore[arg-type]
+    config = PruneConfig(
+        observe=observe, conditioned_on=conditioned_on, options=options, count=count, **layer_choice(types, skip, only)
+    )
     images = draw(source_data, count, seed)
     result = prune(net, images, sparsity=sparsity, rule=rule, repair=repair, curves=measured, config=config)
     scores: dict[str, Any] = {}

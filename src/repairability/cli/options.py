@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -92,7 +92,7 @@ def layers_of(model: nn.Module, types: str, skip: list[str] | None, only: list[s
     return prunable_layers(model, **layer_choice(types, skip, only))
 
 
-def layer_choice(types: str, skip: list[str] | None, only: list[str] | None) -> dict[str, tuple[str, ...]]:
+def layer_choice(types: str, skip: list[str] | None, only: list[str] | None) -> dict[str, Any]:
     return {
         "types": tuple(kind.strip() for kind in types.split(",")),
         "skip": (FIRST_CONV,) if skip is None else tuple(pattern for pattern in skip if pattern),
