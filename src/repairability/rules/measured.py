@@ -52,8 +52,8 @@ def _check_informative(curves: Curves, layers: Layers) -> None:
     values = np.concatenate([curves[name] for name in layers.names])
     if values.size > 1 and np.ptp(values) < 1e-9 and max(curves.grid[name][-1] for name in layers.names) > 0:
         raise InputError(
-            f"the {curves.measure} curves are {values[0]:g} everywhere and rank no layer: the repair they are conditioned "
-            "on changes nothing at the place observed; diagnose with repair='cr+bn', or observe='norm'"
+            f"the {curves.measure} curves are {values[0]:g} everywhere and rank no layer: the repair they are "
+            "conditioned on changes nothing at the place observed; diagnose with repair='cr+bn', or observe='norm'"
         )
 
 
