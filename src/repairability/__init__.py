@@ -8,6 +8,7 @@ from repairability.allocation import Allocation
 from repairability.calibration import CalibrationSet
 from repairability.curves import Curves
 from repairability.data import load_data
+from repairability.detect import Transition, find_transition
 from repairability.diagnostics import Diagnosis, diagnose
 from repairability.errors import BudgetError, InputError, MissingExtraError, RepairabilityError
 from repairability.evaluation import Agreement, Metrics, agreement, evaluate
@@ -36,11 +37,13 @@ __all__ = [
     "PruneConfig",
     "PruneResult",
     "RepairabilityError",
+    "Transition",
     "agreement",
     "allocate",
     "create_model",
     "diagnose",
     "evaluate",
+    "find_transition",
     "load",
     "load_data",
     "make_masks",

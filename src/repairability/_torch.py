@@ -68,6 +68,14 @@ def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
     }
 
 
+def reset_weights_(model: nn.Module, *, seed: int) -> None:
+    """Random weights again, in our copy: every module that knows how to begin anew does."""
+    with seeded(seed), torch.no_grad():
+        for module in model.modules():
+            if callable(getattr(module, "reset_parameters", None)):
+                module.reset_parameters()  # type: ignore[operator]
+
+
 def copy_of(model: nn.Module) -> nn.Module:
     """Our own copy, to be changed at will."""
     try:

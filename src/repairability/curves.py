@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -60,6 +60,33 @@ class Curves(Value, Mapping[str, FloatArray]):
 
     def __len__(self) -> int:
         return len(self.data)
+
+    def at(self, layer: str, sparsity: float) -> float:
+        """The measured value at exactly this sparsity; one that was not measured is an error."""
+        hits = np.flatnonzero(self.grid[layer] == sparsity) if layer in self.grid else np.empty(0, int)
+        if layer not in self:
+            raise unknown("layer", layer, self.data)
+        if not hits.size:
+            raise InputError(f"layer {layer!r} was not measured at {sparsity:g}, only at {self.grid[layer].tolist()}")
+        return float(self[layer][hits[0]])
+
+    def between(self, layer: str, sparsity: float, unpruned: float = 1.0) -> float:
+        """Linear between the measured points, from `unpruned` at sparsity 0 (1 for rr); refused above the grid."""
+        values, grid = self[layer], self.grid[layer]
+        if sparsity > grid[-1]:
+            raise InputError(f"layer {layer!r} at {sparsity:g} is above the grid's top, {grid[-1]:g}")
+        if grid[0] > 0:
+            grid, values = np.insert(grid, 0, 0.0), np.insert(values, 0, unpruned)
+        return float(np.interp(sparsity, grid, values))
+
+    def restricted(self, grid: Sequence[float]) -> Curves:
+        """The same curves at these points only, where they were measured."""
+        keep = {layer: np.isin(points, grid) for layer, points in self.grid.items()}
+        return Curves(
+            self.measure,
+            {layer: self.grid[layer][keep[layer]] for layer in self},
+            {layer: self[layer][keep[layer]] for layer in self},
+        )
 
     def table(self) -> Table:
         points = sorted({float(s) for grid in self.grid.values() for s in grid})

@@ -57,17 +57,23 @@ class Agreement(Value):
     kl: float
     logit_error: float
     n: int
+    chance: float  # of equal predictions if they were independent: sum over classes of both frequencies multiplied
+
+    @property
+    def standard_error(self) -> float:
+        """Of `same`, binomial."""
+        return float((self.same * (1 - self.same) / self.n) ** 0.5)
 
     def table(self) -> Table:
-        row = (percent(self.same), f"{self.kl:.4f}", f"{self.logit_error:.4f}", f"{self.n:,}")
-        return Table(("same prediction", "mean KL", "logit error", "images"), [row])
+        row = (percent(self.same), percent(self.chance), f"{self.kl:.4f}", f"{self.logit_error:.4f}", f"{self.n:,}")
+        return Table(("same prediction", "by chance", "mean KL", "logit error", "images"), [row])
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Agreement:
-        return cls(*(data[name] for name in ("same", "kl", "logit_error", "n")))
+        return cls(*(data[name] for name in ("same", "kl", "logit_error", "n", "chance")))
 
 
 def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Metrics:
@@ -96,6 +102,7 @@ def agreement(dense: nn.Module, other: nn.Module, batches: Iterable[Tensor | tup
     """Compare two networks on the same unlabeled images (of a tuple, the first item)."""
     same = n = 0
     kl = error = norm = 0.0
+    predicted: tuple[list[Tensor], list[Tensor]] = ([], [])
     with evaluating(dense), evaluating(other):
         for batch in track(batches, "comparing"):
             images = batch[0] if isinstance(batch, (tuple, list)) else batch
@@ -103,13 +110,17 @@ def agreement(dense: nn.Module, other: nn.Module, batches: Iterable[Tensor | tup
             if theirs.shape != ours.shape:
                 raise InputError(f"the networks put out {tuple(theirs.shape)} and {tuple(ours.shape)}")
             same += int((theirs.argmax(1) == ours.argmax(1)).sum())
+            for counts, logits in zip(predicted, (theirs, ours), strict=True):
+                counts.append(logits.argmax(1).bincount(minlength=logits.shape[1]).cpu())
             kl += float(F.kl_div(ours.log_softmax(1), theirs.log_softmax(1), reduction="sum", log_target=True))
             error += float((theirs - ours).square().sum())
             norm += float(theirs.square().sum())
             n += len(images)
     if not n:
         raise InputError("no images to compare on")
-    return Agreement(same / n, kl / n, error / max(norm, 1e-30), n)
+    dense_counts, other_counts = (torch.stack(counts).sum(0).double() for counts in predicted)
+    chance = float(dense_counts @ other_counts) / n**2
+    return Agreement(same / n, kl / n, error / max(norm, 1e-30), n, chance)
 
 
 def _logits(model: nn.Module, images: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from repairability._torch import copy_of
@@ -241,10 +240,7 @@ def _dense_statistics(
 
 def _at(curves: Curves, layer: str, sparsity: float) -> str:
     """The measured value at a grid sparsity; nothing between the points."""
-    if layer not in curves:
-        return ""
-    hit = np.flatnonzero(curves.grid[layer] == sparsity)
-    return f"{curves[layer][hit[0]]:.4f}" if hit.size else ""
+    return f"{curves.at(layer, sparsity):.4f}" if layer in curves and sparsity in curves.grid[layer] else ""
 
 
 @contextmanager

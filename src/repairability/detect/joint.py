@@ -1,0 +1,131 @@
+"""A detector that looks at the joint network: pruned, repaired and compared with the dense one on held-out images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from repairability._torch import copy_of, reset_weights_
+from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, COUNT, CalibrationSet, Images
+from repairability.detect.cts import reachable
+from repairability.detect.result import Transition
+from repairability.diagnostics import diagnose
+from repairability.errors import InputError
+from repairability.evaluation import Agreement, agreement
+from repairability.layers import prunable_layers
+from repairability.pipeline import PruneConfig, grid_for, prune_many
+from repairability.progress import track
+from repairability.transition import longest_run, overlap
+
+SWEEP = (0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.99)
+RULES = ("erk", "lamp", "rr")
+HELD_OUT = 1000
+TOLERANCE = 0.02
+"""Agreement may fall by this much, beyond two standard errors, before a transition is said to begin."""
+
+
+def find_by_agreement(
+    model: nn.Module, images: Images, sweep: tuple[float, ...], settings: PruneConfig, *, refine: bool, null: bool
+) -> Transition:
+    most = settings.count + BN_BATCHES * BN_BATCH_SIZE + HELD_OUT
+    everything = CalibrationSet.read(images, count=settings.count, batch_size=settings.batch_size, most=most)
+    spare = len(everything) - settings.count
+    held = min(HELD_OUT, spare // 3)
+    if held < 30:
+        raise InputError(
+            f"method 'agreement' holds images out: {len(everything)} leave {held} beside the {settings.count} of the "
+            f"statistics and BatchNorm's; give {COUNT + 100} or more"
+        )
+    calibration = CalibrationSet(everything.images[:-held], settings.count, settings.batch_size)
+    held_out = everything.images[-held:]
+
+    def watched(network: nn.Module, points: Sequence[float]) -> dict[float, dict[str, Agreement]]:
+        return _agreements(network, calibration, held_out, points, settings)
+
+    found = watched(model, sweep)
+    if refine:
+        for _ in range(2):
+            found |= watched(model, _midpoints(found))
+    result = _agreement_transition(found)
+    if not null or result.core is None:
+        return result
+    untrained = copy_of(model)
+    reset_weights_(untrained, seed=0)
+    other = _agreement_transition(watched(untrained, result.sparsities))
+    share = overlap(result.core, other.core, result.sparsities)
+    return replace(result, null={"random weights": share})
+
+
+def _agreements(
+    model: nn.Module, calibration: CalibrationSet, held_out: Tensor, points: Sequence[float], settings: PruneConfig
+) -> dict[float, dict[str, Agreement]]:
+    """Per sparsity, the agreement of the network pruned by each rule that reaches it."""
+    if not points:
+        return {}
+    layers = prunable_layers(model, types=settings.types, skip=settings.skip, only=settings.only)
+    repair = settings.conditioned_on or "cr+bn"
+    grid: Any = grid_for(points) if isinstance(settings.grid, str) else settings.grid
+    curves = diagnose(model, calibration, grid=grid, repair=repair, observe=settings.observe, layers=layers)
+    cells = [
+        (s, rule) for s in points for rule in RULES if reachable(layers, [s], rule, curves.rr if rule == "rr" else None)
+    ]
+    found: dict[float, dict[str, Agreement]] = {s: {} for s in points}
+    for s, rule in track(cells, "pruning and comparing", len(cells)):
+        (result,) = prune_many(model, calibration, sparsities=[s], rules=[rule], curves=curves, config=settings)
+        found[s][rule] = agreement(model, result.model, held_out.split(250))  # type: ignore[no-untyped-call]
+    return found
+
+
+def _midpoints(found: Mapping[float, Mapping[str, Agreement]]) -> list[float]:
+    """Between neighbours whose best agreement differs by more than 0.1, where there is room for another point."""
+    points = sorted(s for s in found if found[s])
+    best = [max(x.same for x in found[s].values()) for s in points]
+    return [
+        round((a + b) / 2, 4)
+        for a, b, before, after in zip(points, points[1:], best, best[1:], strict=False)
+        if before - after > 0.1 and b - a > 0.01
+    ]
+
+
+def _agreement_transition(found: Mapping[float, Mapping[str, Agreement]]) -> Transition:
+    points = tuple(sorted(found))
+    rules = [rule for rule in RULES if any(rule in found[s] for s in points)]
+    best = [max(found[s].values(), key=lambda x: x.same, default=None) for s in points]
+    series: dict[str, list[float | None]] = {
+        rule: [found[s][rule].same if rule in found[s] else None for s in points] for rule in rules
+    }
+    series |= {f"KL {rule}": [found[s][rule].kl if rule in found[s] else None for s in points] for rule in rules}
+    series["chance"] = [None if x is None else x.chance for x in best]
+
+    first = next((x for x in best if x is not None), None)
+    start = end = None
+    for i, x in enumerate(best):
+        if x is None or first is None:
+            continue
+        error = math.hypot(x.standard_error, first.standard_error)
+        if start is None and x.same < first.same - 2 * error - TOLERANCE:
+            start = i
+        if end is None and x.same <= x.chance + 2 * x.standard_error:
+            end = i
+    core = broad = None
+    if start is not None:
+        last = len(points) - 1 if end is None else end
+        broad = (points[start], points[last])
+        spread = [_spread(found[s]) for s in points]
+        run = longest_run([start <= i <= last and spread[i] > 0 for i in range(len(points))], spread)
+        core = (points[run[0]], points[run[-1]]) if run else None
+    unreachable = {rule: [s for s in points if rule not in found[s]] for rule in rules}
+    return Transition("agreement", points, series, core, broad, {k: v for k, v in unreachable.items() if v})
+
+
+def _spread(found: Mapping[str, Agreement]) -> float:
+    """By how much the best and the worst rule differ beyond two standard errors of their difference."""
+    ordered = sorted(found.values(), key=lambda x: x.same)
+    if len(ordered) < 2:
+        return 0.0
+    worst, best = ordered[0], ordered[-1]
+    return best.same - worst.same - 2 * math.hypot(best.standard_error, worst.standard_error)

@@ -1,0 +1,128 @@
+"""Transition: what a detector found, as a table, as JSON and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from repairability.tables import Table, Value, percent
+from repairability.transition import Interval
+
+
+@dataclass(frozen=True, eq=False)
+class Transition(Value):
+    """What a detector found: the core where the rule matters most, the broad band, and the whole curve.
+
+    `null` says how the same detector fares without the information: the median share of the core that it also names on
+    curves shuffled among layers, and on a network with random weights. From one half on, `informative` is False.
+    """
+
+    method: str
+    sparsities: tuple[float, ...]
+    series: Mapping[str, Sequence[float | None]]
+    core: Interval | None
+    broad: Interval | None
+    unreachable: Mapping[str, Sequence[float]] = field(default_factory=dict)  # rule -> sparsities
+    null: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> list[str]:
+        """Of an agreement: the rules that were compared."""
+        return [name for name in self.series if f"KL {name}" in self.series]
+
+    @property
+    def informative(self) -> bool:
+        return self.core is not None and all(share < 0.5 for share in self.null.values())
+
+    @property
+    def advice(self) -> str:
+        """What it means for this network, in words, from the scores alone."""
+        return _cts_advice(self) if self.method == "cts" else _agreement_advice(self)
+
+    def table(self) -> Table:
+        rows = [
+            (
+                percent(s),
+                *("" if values[i] is None else f"{values[i]:.4f}" for values in self.series.values()),
+                "core" if _within(self.core, s) else "band" if _within(self.broad, s) else "",
+            )
+            for i, s in enumerate(self.sparsities)
+        ]
+        return Table(("sparsity", *self.series, "region"), rows, caption=self.advice)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "sparsities": list(self.sparsities),
+            "series": {name: list(values) for name, values in self.series.items()},
+            "core": None if self.core is None else list(self.core),
+            "broad": None if self.broad is None else list(self.broad),
+            "unreachable": {rule: list(points) for rule, points in self.unreachable.items()},
+            "null": dict(self.null),
+            "informative": self.informative,
+            "advice": self.advice,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Transition:
+        core, broad = ((data[x][0], data[x][1]) if data[x] else None for x in ("core", "broad"))
+        return cls(
+            data["method"], tuple(data["sparsities"]), data["series"], core, broad, data["unreachable"], data["null"]
+        )
+
+
+def _within(interval: Interval | None, s: float) -> bool:
+    return interval is not None and interval[0] - 1e-9 <= s <= interval[1] + 1e-9
+
+
+def _words(interval: Interval) -> str:
+    low, high = interval
+    return f"at {100 * low:g} %" if low == high else f"between {100 * low:g} and {100 * high:g} %"
+
+
+def _null_words(found: Transition) -> str:
+    if found.core is None or found.informative:
+        return ""
+    which = " and ".join(name for name, share in found.null.items() if share >= 0.5)
+    return f" But the detector names the same core without the information ({which}): here it carries none."
+
+
+def _cts_advice(found: Transition) -> str:
+    if found.core is None:
+        return "No transition detected: the score does not rise above its background anywhere in the sweep."
+    band = f" It is elevated {_words(found.broad)}." if found.broad else " No broad band was detected."
+    return (
+        f"By the single-layer score, the choice between rr and the reference should matter most {_words(found.core)}."
+        f"{band}{_null_words(found)}"
+    )
+
+
+def _agreement_advice(found: Transition) -> str:
+    points = found.sparsities
+    if found.broad is None:
+        return f"No transition up to {100 * points[-1]:g} %: any of the rules will do."
+    before = [s for s in points if s < found.broad[0]]
+    parts = [f"up to {100 * before[-1]:g} % any rule will do" if before else "recovery is lost from the first point on"]
+    if found.core is not None:
+        parts.append(f"{_words(found.core)} the rule matters most")
+    else:
+        parts.append("inside the transition the rules do not differ beyond noise")
+    chance = found.series["chance"]
+    gone = [
+        s
+        for i, s in enumerate(points)
+        if s >= found.broad[1] and chance[i] is not None and _best(found, i) <= float(chance[i] or 0) + 0.05
+    ]
+    parts.append(
+        f"from {100 * gone[0]:g} % on no allocation helps"
+        if gone
+        else f"at {100 * points[-1]:g} % something is still left"
+    )
+    text = "; ".join(parts)
+    return text[0].upper() + text[1:] + "." + _null_words(found)
+
+
+def _best(found: Transition, i: int) -> float:
+    """The best rule's agreement at a point."""
+    return max(float(found.series[rule][i] or 0.0) for rule in found.rules)
