@@ -106,6 +106,26 @@ def test_evaluate_after_recalibration(place: Path, capsys: pytest.CaptureFixture
     assert before["loss"] != after["loss"]
 
 
+def test_detect_over_draws(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["detect", *DIGITS, "--sparsities", "0.9,0.93,0.96", "--no-null", "--seeds", "2"]
+    code, out, _ = run(capsys, *given, "--json", "--out", "t.json")
+    assert code == 0
+    found = json.loads(out)
+    assert len(found["draws"]) == 2
+    assert set(found["consensus"]["votes"]) == {"0.9", "0.93", "0.96"}
+    assert json.loads(Path("t.json").read_text()) == found
+    code, out, _ = run(capsys, *given)
+    assert "over 2 draws: stable core" in out
+
+
+def test_detect_by_agreement_as_a_page(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["detect", *DIGITS, "--method", "agreement", "--sparsities", "0.5,0.9", "--no-null", "--out", "t.html"]
+    code, out, _ = run(capsys, *given)
+    assert code == 0
+    assert "chance" in out
+    assert "Transition of digits" in Path("t.html").read_text()
+
+
 def test_dry_run_shows_the_plan_and_does_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "prune", *DIGITS, "-s", "0.9", "--out", "p.safetensors", "--dry-run")
     assert code == 0
@@ -160,6 +180,10 @@ BAD: list[tuple[list[str], str]] = [
     (["evaluate", *DIGITS, "--num-classes", "7"], "has 7 outputs, digits has 10 classes"),
     (["evaluate", *DIGITS, "--checkpoint", "missing"], "no checkpoint at missing"),
     (["evaluate", *DIGITS, "--checkpoint", "rgb.npz"], "is truncated or not a safetensors file"),
+    (["detect", *DIGITS, "--method", "magic"], "unknown method 'magic'"),
+    (["detect", *DIGITS, "--seeds", "0"], "--seeds must be at least 1"),
+    (["detect", *DIGITS, "--sparsities", "0.9 0.95"], "--sparsities takes sparsities with commas between"),
+    (["detect", *DIGITS, "--low", "0.97", "--high", "0.9"], "low must be below high"),
     (["report", "missing.json"], "cannot read missing.json"),
     (["report", "rgb.npz"], "it is not a text file"),
     (["demo", "--seeds", "0"], "--seeds must be at least 1"),
@@ -250,7 +274,7 @@ def test_unreadable_checkpoints(place: Path, capsys: pytest.CaptureFixture[str])
     assert "is truncated or not a safetensors file" in err
 
 
-@pytest.mark.parametrize("verb", ["layers", "allocate", "diagnose", "prune", "evaluate", "demo", "report"])
+@pytest.mark.parametrize("verb", ["layers", "allocate", "diagnose", "prune", "detect", "evaluate", "demo", "report"])
 def test_help_teaches(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, verb, "--help")
     assert code == 0

@@ -44,6 +44,8 @@ def test_agreement_needs_no_labels() -> None:
     assert found.logit_error == pytest.approx(1)
     self_agreement = agreement(Fixed(), Fixed(), [LOGITS])
     assert (self_agreement.same, self_agreement.logit_error) == (1, 0)
+    frequencies = LOGITS.argmax(1).bincount(minlength=7) / 4
+    assert self_agreement.chance == pytest.approx(float((frequencies**2).sum()))
     assert math.isclose(self_agreement.kl, 0, abs_tol=1e-7)
 
 

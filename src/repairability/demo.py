@@ -11,6 +11,7 @@ from typing import Any
 from repairability._torch import copy_of
 from repairability.calibration import CalibrationSet
 from repairability.data import load_data
+from repairability.detect import find_transition
 from repairability.evaluation import evaluate
 from repairability.layers import prunable_layers
 from repairability.pipeline import prune_many
@@ -65,6 +66,8 @@ def run_demo(
                     diagnosis = result.diagnosis or diagnosis
                     if result.allocation.target == HEADLINE:
                         shown.append(result.allocation)
+        calibration = CalibrationSet(data.unlabeled(len(data.train), seeds[0]))
+        transition = find_transition(model, calibration, method="agreement", sparsities=sparsities)
     return ReportData(
         title="Relative repairability on handwritten digits",
         model="digits ResNet",
@@ -74,7 +77,7 @@ def run_demo(
         projections=tuple(layer.name for layer in prunable_layers(model) if layer.projection),
         allocations=tuple(shown),
         results=tuple(results),
-        transition=None,
+        transition=transition.for_report(),
         provenance={
             **provenance(),
             "seeds": ", ".join(map(str, seeds)),

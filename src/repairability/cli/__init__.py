@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from repairability.cli import measure, plan, show
+from repairability.cli import locate, measure, plan, show
 from repairability.cli.options import notices
 from repairability.errors import RepairabilityError
 
@@ -50,6 +50,7 @@ app.command("layers")(ending_well(plan.layers_verb))
 app.command("allocate")(ending_well(plan.allocate_verb))
 app.command("diagnose")(ending_well(measure.diagnose_verb))
 app.command("prune")(ending_well(measure.prune_verb))
+app.command("detect")(ending_well(locate.detect_verb))
 app.command("evaluate")(ending_well(measure.evaluate_verb))
 app.command("demo")(ending_well(show.demo_verb))
 app.command("report")(ending_well(show.report_verb))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
@@ -13,7 +13,7 @@ from repairability.detect import cts, joint
 from repairability.detect.result import Transition
 from repairability.errors import InputError, unknown
 from repairability.layers import prunable_layers
-from repairability.pipeline import PruneConfig
+from repairability.pipeline import PruneConfig, PruneResult
 from repairability.rules import Rule
 
 METHODS = ("cts", "agreement")
@@ -31,6 +31,7 @@ def find_transition(
     strict: bool = True,
     null: bool = True,
     config: PruneConfig | None = None,
+    watch: Callable[[PruneResult], None] | None = None,
 ) -> Transition:
     """Where allocation begins to matter and where recovery ends, from unlabeled images alone.
 
@@ -38,6 +39,7 @@ def find_transition(
     allocation's own sparsities, else it is interpolated). `method="agreement"` prunes and repairs the network at each
     sparsity by three rules and watches its agreement with the dense network on held-out images: dearer, and about the
     joint network. `low`, `high` and `reference` belong to "cts". `null=False` skips the comparison with no information.
+    `watch` is handed every network that "agreement" prunes (the random ones of the null aside).
     """
     if method not in METHODS:
         raise unknown("method", str(method), METHODS)
@@ -45,7 +47,9 @@ def find_transition(
     layers = prunable_layers(model, types=settings.types, skip=settings.skip, only=settings.only)
     if method == "agreement":
         sweep = _sweep(joint.SWEEP if sparsities is None else sparsities)
-        return joint.find_by_agreement(model, images, sweep, settings, refine=sparsities is None, null=null)
+        return joint.find_by_agreement(
+            model, images, sweep, settings, refine=sparsities is None, null=null, watch=watch
+        )
     sweep = _sweep(cts.SWEEP if sparsities is None else sparsities)
     if not check_sparsity(low, "low") < check_sparsity(high, "high"):
         raise InputError(f"low must be below high: {low:g}, {high:g}")

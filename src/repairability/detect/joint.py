@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,11 @@ from repairability.diagnostics import diagnose
 from repairability.errors import InputError
 from repairability.evaluation import Agreement, agreement
 from repairability.layers import prunable_layers
-from repairability.pipeline import PruneConfig, grid_for, prune_many
+from repairability.pipeline import PruneConfig, PruneResult, grid_for, prune_many
 from repairability.progress import track
 from repairability.transition import longest_run, overlap
+
+Watch = Callable[[PruneResult], None]
 
 SWEEP = (0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.99)
 RULES = ("erk", "lamp", "rr")
@@ -29,7 +31,14 @@ TOLERANCE = 0.02
 
 
 def find_by_agreement(
-    model: nn.Module, images: Images, sweep: tuple[float, ...], settings: PruneConfig, *, refine: bool, null: bool
+    model: nn.Module,
+    images: Images,
+    sweep: tuple[float, ...],
+    settings: PruneConfig,
+    *,
+    refine: bool,
+    null: bool,
+    watch: Watch | None,
 ) -> Transition:
     most = settings.count + BN_BATCHES * BN_BATCH_SIZE + HELD_OUT
     everything = CalibrationSet.read(images, count=settings.count, batch_size=settings.batch_size, most=most)
@@ -44,7 +53,7 @@ def find_by_agreement(
     held_out = everything.images[-held:]
 
     def watched(network: nn.Module, points: Sequence[float]) -> dict[float, dict[str, Agreement]]:
-        return _agreements(network, calibration, held_out, points, settings)
+        return _agreements(network, calibration, held_out, points, settings, watch if network is model else None)
 
     found = watched(model, sweep)
     if refine:
@@ -61,7 +70,12 @@ def find_by_agreement(
 
 
 def _agreements(
-    model: nn.Module, calibration: CalibrationSet, held_out: Tensor, points: Sequence[float], settings: PruneConfig
+    model: nn.Module,
+    calibration: CalibrationSet,
+    held_out: Tensor,
+    points: Sequence[float],
+    settings: PruneConfig,
+    watch: Watch | None,
 ) -> dict[float, dict[str, Agreement]]:
     """Per sparsity, the agreement of the network pruned by each rule that reaches it."""
     if not points:
@@ -76,6 +90,8 @@ def _agreements(
     found: dict[float, dict[str, Agreement]] = {s: {} for s in points}
     for s, rule in track(cells, "pruning and comparing", len(cells)):
         (result,) = prune_many(model, calibration, sparsities=[s], rules=[rule], curves=curves, config=settings)
+        if watch is not None:
+            watch(result)
         found[s][rule] = agreement(model, result.model, held_out.split(250))  # type: ignore[no-untyped-call]
     return found
 

@@ -64,6 +64,19 @@ class Transition(Value):
             "advice": self.advice,
         }
 
+    def for_report(self) -> dict[str, Any]:
+        """What the report plots: series of one scale. Agreement: each rule's, and chance. CTS: T, and G and the
+        smoothed score as shares of their largest value.
+        """
+        if self.method == "agreement":
+            series = {name: self.series[name] for name in [*self.rules, "chance"]}
+        else:
+            series = {"T": self.series["T"]}
+            for name in ("G", "smoothed"):
+                most = max((abs(x) for x in self.series[name] if x is not None), default=0.0) or 1.0
+                series[f"{name} / {most:.3g}"] = [None if x is None else x / most for x in self.series[name]]
+        return {**self.to_dict(), "series": {name: list(values) for name, values in series.items()}}
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Transition:
         core, broad = ((data[x][0], data[x][1]) if data[x] else None for x in ("core", "broad"))
