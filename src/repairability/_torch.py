@@ -59,6 +59,19 @@ def recalibrating_(model: nn.Module, momentum: float | None) -> Iterator[None]:
             norm.momentum = before
 
 
+@contextmanager
+def channels_last_(model: nn.Module) -> Iterator[None]:
+    """On a CPU convolutions run up to twice as fast on channels-last weights; our copy's own layout comes back."""
+    weights = [p for p in model.parameters() if p.dim() == 4 and p.device.type == "cpu" and p.is_contiguous()]
+    try:
+        for weight in weights:
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+        yield
+    finally:
+        for weight in weights:
+            weight.data = weight.data.contiguous()
+
+
 def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
     """The BatchNorm layers with running statistics, by name."""
     return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -100,22 +100,37 @@ def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Metr
 
 def agreement(dense: nn.Module, other: nn.Module, batches: Iterable[Tensor | tuple[Tensor, ...]]) -> Agreement:
     """Compare two networks on the same unlabeled images (of a tuple, the first item)."""
+
+    def both() -> Iterator[tuple[Tensor, Tensor]]:
+        with evaluating(dense), evaluating(other):
+            for batch in track(batches, "comparing"):
+                images = batch[0] if isinstance(batch, (tuple, list)) else batch
+                yield _logits(dense, images), _logits(other, images)
+
+    return agreement_of_logits(both())
+
+
+def logits_of(model: nn.Module, batches: Iterable[Tensor]) -> list[Tensor]:
+    """The outputs of a classifier, batch by batch; the model is only read."""
+    with evaluating(model):
+        return [_logits(model, images) for images in batches]
+
+
+def agreement_of_logits(pairs: Iterable[tuple[Tensor, Tensor]]) -> Agreement:
+    """The same from (dense, other) logits, for many networks compared with one dense."""
     same = n = 0
     kl = error = norm = 0.0
     predicted: tuple[list[Tensor], list[Tensor]] = ([], [])
-    with evaluating(dense), evaluating(other):
-        for batch in track(batches, "comparing"):
-            images = batch[0] if isinstance(batch, (tuple, list)) else batch
-            theirs, ours = _logits(dense, images), _logits(other, images)
-            if theirs.shape != ours.shape:
-                raise InputError(f"the networks put out {tuple(theirs.shape)} and {tuple(ours.shape)}")
-            same += int((theirs.argmax(1) == ours.argmax(1)).sum())
-            for counts, logits in zip(predicted, (theirs, ours), strict=True):
-                counts.append(logits.argmax(1).bincount(minlength=logits.shape[1]).cpu())
-            kl += float(F.kl_div(ours.log_softmax(1), theirs.log_softmax(1), reduction="sum", log_target=True))
-            error += float((theirs - ours).square().sum())
-            norm += float(theirs.square().sum())
-            n += len(images)
+    for theirs, ours in pairs:
+        if theirs.shape != ours.shape:
+            raise InputError(f"the networks put out {tuple(theirs.shape)} and {tuple(ours.shape)}")
+        same += int((theirs.argmax(1) == ours.argmax(1)).sum())
+        for counts, logits in zip(predicted, (theirs, ours), strict=True):
+            counts.append(logits.argmax(1).bincount(minlength=logits.shape[1]).cpu())
+        kl += float(F.kl_div(ours.log_softmax(1), theirs.log_softmax(1), reduction="sum", log_target=True))
+        error += float((theirs - ours).square().sum())
+        norm += float(theirs.square().sum())
+        n += len(ours)
     if not n:
         raise InputError("no images to compare on")
     dense_counts, other_counts = (torch.stack(counts).sum(0).double() for counts in predicted)

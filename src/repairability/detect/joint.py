@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from repairability._torch import copy_of, reset_weights_
+from repairability._torch import channels_last_, copy_of, reset_weights_
 from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, COUNT, CalibrationSet, Images
 from repairability.detect.cts import reachable
 from repairability.detect.result import Transition
 from repairability.diagnostics import diagnose
 from repairability.errors import InputError
-from repairability.evaluation import Agreement, agreement
+from repairability.evaluation import Agreement, agreement_of_logits, logits_of
 from repairability.layers import prunable_layers
 from repairability.pipeline import PruneConfig, PruneResult, grid_for, prune_many
 from repairability.progress import track
@@ -88,11 +88,14 @@ def _agreements(
         (s, rule) for s in points for rule in RULES if reachable(layers, [s], rule, curves.rr if rule == "rr" else None)
     ]
     found: dict[float, dict[str, Agreement]] = {s: {} for s in points}
+    batches = held_out.split(250)  # type: ignore[no-untyped-call]
+    dense = logits_of(model, batches)
     for s, rule in track(cells, "pruning and comparing", len(cells)):
         (result,) = prune_many(model, calibration, sparsities=[s], rules=[rule], curves=curves, config=settings)
         if watch is not None:
             watch(result)
-        found[s][rule] = agreement(model, result.model, held_out.split(250))  # type: ignore[no-untyped-call]
+        with channels_last_(result.model):
+            found[s][rule] = agreement_of_logits(zip(dense, logits_of(result.model, batches), strict=True))
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from repairability._torch import batch_norms, recalibrating_, run
+from repairability._torch import batch_norms, channels_last_, recalibrating_, run
 from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet
 from repairability.layers import Layers
 from repairability.progress import track
@@ -49,7 +49,7 @@ class BatchNormRepair:
                 f"{len(calibration.recalibration_images)} there are",
                 stacklevel=2,
             )
-        with recalibrating_(model, self.momentum):
+        with channels_last_(model), recalibrating_(model, self.momentum):
             batches = calibration.recalibration(model, self.batches, self.batch_size)
             for batch in track(batches, "recalibrating BatchNorm", self.batches):
                 run(model, batch)
