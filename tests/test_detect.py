@@ -9,7 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from repairability import Agreement, CalibrationSet, InputError, PruneConfig, Transition, create_model, find_transition
+from repairability import (
+    Agreement,
+    CalibrationSet,
+    InputError,
+    PruneConfig,
+    Transition,
+    create_model,
+    find_transition,
+    prunable_layers,
+)
 from repairability.detect import cts, joint
 from repairability.detect.joint import _agreement_transition, _midpoints
 from test_sacred import complete_state, same, users_model
@@ -48,6 +57,25 @@ def test_strict_costs_one_pass_whatever_the_sweep(model: nn.Module, monkeypatch:
     assert len(found.sparsities) == 17
     find_transition(model, IMAGES, null=False, strict=False, config=CONFIG)
     assert len(passes) == 2
+
+
+@pytest.mark.parametrize("reference", ["raw", "lamp", "uniform"])
+def test_other_references(reference: str, model: nn.Module) -> None:
+    """One that works on curves costs a second pass; one that goes above the grid's top is still measured strictly."""
+    sweep = [0.9, 0.93, 0.96]
+    strict = find_transition(model, IMAGES, reference=reference, sparsities=sweep, config=CONFIG)
+    assert None not in strict.series["J(reference)"]
+    loose = find_transition(
+        model, IMAGES, reference=reference, sparsities=sweep, strict=False, null=False, config=CONFIG
+    )
+    for a, b in zip(strict.series["J(rr)"], loose.series["J(rr)"], strict=True):
+        assert a == pytest.approx(b, rel=1e-6)  # rr sits on measured points, so both agree
+
+
+def test_a_grid_of_ones_own(model: nn.Module) -> None:
+    grid = dict.fromkeys(prunable_layers(model).names, (0.5, 0.8, 0.9, 0.95, 0.99))
+    found = find_transition(model, IMAGES, null=False, config=PruneConfig(count=64, grid=grid))
+    assert found.unreachable == {"reference": [0.98]}  # rr reaches 98 % now, ERK's floor does not
 
 
 def test_what_cannot_be_reached_is_reported(model: nn.Module) -> None:

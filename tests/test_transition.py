@@ -160,4 +160,4 @@ def test_consistency_over_seeds() -> None:
 
 def test_all_sparsities_of_a_sweep_join_one_grid() -> None:
     plans = [Allocation({"a": s, "b": 0.5}, {"a": 10, "b": 10}, 20) for s in (0.3, 0.1, 0.3)]
-    assert sparsities_per_layer(plans, (0.7,)) == {"a": [0.1, 0.3, 0.7], "b": [0.5, 0.7]}
+    assert sparsities_per_layer(plans, {"a": [0.7], "b": [0.7]}) == {"a": [0.1, 0.3, 0.7], "b": [0.5, 0.7]}

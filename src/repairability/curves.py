@@ -79,9 +79,9 @@ class Curves(Value, Mapping[str, FloatArray]):
             grid, values = np.insert(grid, 0, 0.0), np.insert(values, 0, unpruned)
         return float(np.interp(sparsity, grid, values))
 
-    def restricted(self, grid: Sequence[float]) -> Curves:
-        """The same curves at these points only, where they were measured."""
-        keep = {layer: np.isin(points, grid) for layer, points in self.grid.items()}
+    def restricted(self, grid: Mapping[str, Sequence[float]]) -> Curves:
+        """The same curves at these points of each layer only, where they were measured."""
+        keep = {layer: np.isin(points, grid[layer]) for layer, points in self.grid.items()}
         return Curves(
             self.measure,
             {layer: self.grid[layer][keep[layer]] for layer in self},

@@ -177,10 +177,12 @@ def consistency(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
     return table
 
 
-def sparsities_per_layer(allocations: Sequence[Allocation], grid: Sequence[float] = ()) -> dict[str, list[float]]:
-    """All sparsities that some allocations need, layer by layer: the grid of one pass that measures them all."""
-    needed: dict[str, set[float]] = {}
+def sparsities_per_layer(
+    allocations: Sequence[Allocation], grid: Mapping[str, Sequence[float]]
+) -> dict[str, list[float]]:
+    """A grid and all sparsities that some allocations need, layer by layer: one pass then measures them all."""
+    needed = {layer: set(points) for layer, points in grid.items()}
     for allocation in allocations:
         for layer, s in allocation.items():
-            needed.setdefault(layer, set(grid)).add(s)
+            needed.setdefault(layer, set()).add(s)
     return {layer: sorted(points) for layer, points in needed.items()}

@@ -14,7 +14,7 @@ from repairability.allocation import Allocation
 from repairability.calibration import CalibrationSet
 from repairability.curves import Curves
 from repairability.detect.result import Transition
-from repairability.diagnostics import GRID, diagnose
+from repairability.diagnostics import GRID, Diagnosis, diagnose
 from repairability.errors import BudgetError
 from repairability.layers import Layers, prunable_layers
 from repairability.pipeline import PruneConfig, needs_curves
@@ -37,54 +37,76 @@ def find_by_cts(
     null: bool,
     settings: PruneConfig,
 ) -> Transition:
-    points = sorted({*sweep, *anchors})
-    own_grid: Any = GRID if isinstance(settings.grid, str) else settings.grid
-    repair = settings.conditioned_on or "cr+bn"
+    """G, T and CTS over the sweep, the core and the band; with `null`, how much of the core survives without
+    information.
+    """
 
-    def measured(network: nn.Module, of: Layers, grid: Any) -> Curves:
-        return diagnose(network, calibration, grid=grid, repair=repair, observe=settings.observe, layers=of).rr
+    def detected(network: nn.Module, of: Layers) -> tuple[Transition, Curves, dict[float, Allocation]]:
+        return _detected(network, of, calibration, sweep, anchors, reference, strict, settings)
 
-    def detected(network: nn.Module, of: Layers, exact: bool) -> tuple[Transition, Curves]:
-        # A reference that needs no data is known beforehand, so its sparsities join the grid of the same one pass.
-        first = {} if needs_curves(reference, {}) else reachable(of, points, reference, None)
-        grid = sparsities_per_layer(list(first.values()), own_grid) if exact and first else own_grid
-        curves = measured(network, of, grid)
-        base = curves.restricted(own_grid) if not isinstance(own_grid, Mapping) else curves
-        theirs = first or reachable(of, points, reference, base)
-        ours = reachable(of, points, "rr", base)
-        if exact and not first:
-            curves = measured(network, of, sparsities_per_layer([*theirs.values(), *ours.values()]))
-        return _cts(sweep, anchors, theirs, ours, curves, interpolate=not exact), base
-
-    found, base = detected(model, layers, strict)
+    found, curves, theirs = detected(model, layers)
     if not null or found.core is None:
         return found
-    shares = {}
-    random = np.random.default_rng(0)
-    cores = []
-    theirs = {} if needs_curves(reference, {}) else reachable(layers, points, reference, None)
+    random, names = np.random.default_rng(0), list(curves)
+    shares = []
     for _ in range(SHUFFLES):
-        names = list(base)
-        order = random.permutation(len(names))
+        order = [names[i] for i in random.permutation(len(names))]
         shuffled = Curves(
             "rr",
-            {name: base.grid[names[j]] for name, j in zip(names, order, strict=True)},
-            {name: base[names[j]] for name, j in zip(names, order, strict=True)},
+            {x: curves.grid[y] for x, y in zip(names, order, strict=True)},
+            {x: curves[y] for x, y in zip(names, order, strict=True)},
         )
-        ours = reachable(layers, points, "rr", shuffled)
-        against = theirs or reachable(layers, points, reference, shuffled)
-        cores.append(_cts(sweep, anchors, against, ours, shuffled, interpolate=True).core)
-    shares["shuffled"] = float(np.median([overlap(found.core, core, sweep) for core in cores]))
+        ours = reachable(layers, sorted({*sweep, *anchors}), "rr", shuffled)
+        other = _scored(sweep, anchors, theirs, ours, shuffled, interpolate=True)
+        shares.append(overlap(found.core, other.core, sweep))
     untrained = copy_of(model)
     reset_weights_(untrained, seed=0)
     own = prunable_layers(untrained, types=settings.types, skip=settings.skip, only=settings.only)
-    shares["random weights"] = overlap(found.core, detected(untrained, own, strict)[0].core, sweep)
-    return replace(found, null=shares)
+    by_chance = overlap(found.core, detected(untrained, own)[0].core, sweep)
+    return replace(found, null={"shuffled": float(np.median(shares)), "random weights": by_chance})
+
+
+def _detected(
+    model: nn.Module,
+    layers: Layers,
+    calibration: CalibrationSet,
+    sweep: tuple[float, ...],
+    anchors: tuple[float, float],
+    reference: str | Rule,
+    strict: bool,
+    settings: PruneConfig,
+) -> tuple[Transition, Curves, dict[float, Allocation]]:
+    """The transition, the rr curves on the rule's own grid, and the reference's allocations.
+
+    Strict: a reference that needs no data is known beforehand, so its sparsities join the grid of the one pass; one
+    that works on curves costs a second pass.
+    """
+    points = sorted({*sweep, *anchors})
+    grid: Any = GRID if isinstance(settings.grid, str) else settings.grid
+    own = {name: list(grid[name] if isinstance(grid, Mapping) else grid) for name in layers.names}
+
+    def measured(points_of: Mapping[str, Sequence[float]]) -> Diagnosis:
+        repair = settings.conditioned_on or "cr+bn"
+        return diagnose(model, calibration, grid=points_of, repair=repair, observe=settings.observe, layers=layers)
+
+    if needs_curves(reference, {}):
+        diagnosis = measured(own)
+        theirs = reachable(layers, points, reference, diagnosis)
+        curves = base = diagnosis.rr
+        if strict:
+            curves = measured(sparsities_per_layer(list(theirs.values()), own)).rr
+    else:
+        theirs = reachable(layers, points, reference, None)
+        curves = measured(sparsities_per_layer(list(theirs.values()), own) if strict else own).rr
+        base = curves.restricted(own)
+    ours = reachable(layers, points, "rr", base)
+    return _scored(sweep, anchors, theirs, ours, curves, interpolate=not strict), base, theirs
 
 
 def reachable(
-    layers: Layers, points: Sequence[float], rule: str | Rule, curves: Curves | None
+    layers: Layers, points: Sequence[float], rule: str | Rule, curves: Curves | Diagnosis | None
 ) -> dict[float, Allocation]:
+    """The rule's allocation at each point that it can reach."""
     plans = {}
     for s in points:
         try:
@@ -94,7 +116,7 @@ def reachable(
     return plans
 
 
-def _cts(
+def _scored(
     sweep: tuple[float, ...],
     anchors: tuple[float, float],
     theirs: Mapping[float, Allocation],
@@ -109,7 +131,9 @@ def _cts(
             raise BudgetError(f"the rule rr cannot reach the anchor {percent(s)} on this grid; measure higher or lower")
 
     def j(plans: Mapping[float, Allocation], s: float) -> float:
-        return objective(curves, plans[s], interpolate=interpolate) if s in plans else float("nan")
+        if s not in plans or (interpolate and any(plans[s][x] > curves.grid[x][-1] for x in plans[s])):
+            return float("nan")  # out of reach, or above the grid's top, where nothing can be interpolated
+        return objective(curves, plans[s], interpolate=interpolate)
 
     reference, measured = [j(theirs, s) for s in sweep], [j(ours, s) for s in sweep]
     scores = transition_scores(reference, measured, j(ours, low), j(ours, high))
