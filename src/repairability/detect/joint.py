@@ -138,7 +138,15 @@ def _agreement_transition(found: Mapping[float, Mapping[str, Agreement]]) -> Tra
         run = longest_run([start <= i <= last and spread[i] > 0 for i in range(len(points))], spread)
         core = (points[run[0]], points[run[-1]]) if run else None
     unreachable = {rule: [s for s in points if rule not in found[s]] for rule in rules}
-    return Transition("agreement", points, series, core, broad, {k: v for k, v in unreachable.items() if v})
+    return Transition(
+        method="agreement",
+        sparsities=points,
+        series=series,
+        core=core,
+        broad=broad,
+        unreachable={k: v for k, v in unreachable.items() if v},
+        collapse=None if end is None else points[end],
+    )
 
 
 def _spread(found: Mapping[str, Agreement]) -> float:

@@ -25,6 +25,7 @@ class Transition(Value):
     broad: Interval | None
     unreachable: Mapping[str, Sequence[float]] = field(default_factory=dict)  # rule -> sparsities
     null: Mapping[str, float] = field(default_factory=dict)
+    collapse: float | None = None  # agreement: the first point where it is no better than chance
 
     @property
     def rules(self) -> list[str]:
@@ -60,6 +61,7 @@ class Transition(Value):
             "broad": None if self.broad is None else list(self.broad),
             "unreachable": {rule: list(points) for rule, points in self.unreachable.items()},
             "null": dict(self.null),
+            "collapse": self.collapse,
             "informative": self.informative,
             "advice": self.advice,
         }
@@ -81,7 +83,14 @@ class Transition(Value):
     def from_dict(cls, data: Mapping[str, Any]) -> Transition:
         core, broad = ((data[x][0], data[x][1]) if data[x] else None for x in ("core", "broad"))
         return cls(
-            data["method"], tuple(data["sparsities"]), data["series"], core, broad, data["unreachable"], data["null"]
+            data["method"],
+            tuple(data["sparsities"]),
+            data["series"],
+            core,
+            broad,
+            data["unreachable"],
+            data["null"],
+            data["collapse"],
         )
 
 
@@ -121,21 +130,9 @@ def _agreement_advice(found: Transition) -> str:
         parts.append(f"{_words(found.core)} the rule matters most")
     else:
         parts.append("inside the transition the rules do not differ beyond noise")
-    chance = found.series["chance"]
-    gone = [
-        s
-        for i, s in enumerate(points)
-        if s >= found.broad[1] and chance[i] is not None and _best(found, i) <= float(chance[i] or 0) + 0.05
-    ]
-    parts.append(
-        f"from {100 * gone[0]:g} % on no allocation helps"
-        if gone
-        else f"at {100 * points[-1]:g} % something is still left"
-    )
+    if found.collapse is None:
+        parts.append(f"at {100 * points[-1]:g} % something is still left")
+    else:
+        parts.append(f"from {100 * found.collapse:g} % on no allocation helps")
     text = "; ".join(parts)
     return text[0].upper() + text[1:] + "." + _null_words(found)
-
-
-def _best(found: Transition, i: int) -> float:
-    """The best rule's agreement at a point."""
-    return max(float(found.series[rule][i] or 0.0) for rule in found.rules)
