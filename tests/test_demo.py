@@ -36,7 +36,7 @@ def test_the_record_is_whole(record: ReportData) -> None:
     assert record.dense["top1"] > 0.97
     assert record.dense["top1_bn"] > 0.95
     assert {allocation.rule for allocation in record.allocations} == set(RULES)
-    assert record.projections == ("layer2.0.downsample.0", "layer3.0.downsample.0")
+    assert record.projections == ("layer2.0.shortcut.0", "layer3.0.shortcut.0")
     assert record.diagnosis is not None
     assert len(record.diagnosis.rr) == 14
     assert {"commit", "hardware", "seeds"} <= record.provenance.keys()

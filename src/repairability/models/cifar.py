@@ -25,7 +25,7 @@ class Block(nn.Module):
         self.bn1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
-        self.shortcut = nn.Identity() if inputs == outputs else Shortcut(outputs - inputs)
+        self.shortcut: nn.Module = nn.Identity() if inputs == outputs else Shortcut(outputs - inputs)
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.bn1(self.conv1(x)))

@@ -5,21 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from repairability.models.cifar import Block
 
-class Block(nn.Module):
+
+class ProjectionBlock(Block):
+    """A block whose shortcut is a 1 x 1 convolution where the shape changes."""
+
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outputs)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outputs)
-        self.downsample: nn.Module = nn.Identity()
-        if stride > 1 or inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = torch.relu(self.bn1(self.conv1(x)))
-        return torch.relu(self.bn2(self.conv2(y)) + self.downsample(x))
+        super().__init__(inputs, outputs, stride)
+        if inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
 
 class DigitsResNet(nn.Module):
@@ -29,9 +24,9 @@ class DigitsResNet(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(1, width, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.layer1 = nn.Sequential(Block(width, width, 1), Block(width, width, 1))
-        self.layer2 = nn.Sequential(Block(width, 2 * width, 2), Block(2 * width, 2 * width, 1))
-        self.layer3 = nn.Sequential(Block(2 * width, 4 * width, 2), Block(4 * width, 4 * width, 1))
+        self.layer1 = nn.Sequential(ProjectionBlock(width, width, 1), ProjectionBlock(width, width, 1))
+        self.layer2 = nn.Sequential(ProjectionBlock(width, 2 * width, 2), ProjectionBlock(2 * width, 2 * width, 1))
+        self.layer3 = nn.Sequential(ProjectionBlock(2 * width, 4 * width, 2), ProjectionBlock(4 * width, 4 * width, 1))
         self.fc = nn.Linear(4 * width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
