@@ -154,7 +154,12 @@ def test_start_end_and_core_at_known_places() -> None:
 def test_a_small_loss_is_no_transition() -> None:
     found = watched(erk=[0.95, 0.94, 0.93], lamp=[0.95, 0.95, 0.92], rr=[0.95, 0.95, 0.93])
     assert (found.core, found.broad) == (None, None)
-    assert found.advice == "No transition up to 99 %: any of the rules will do."
+    assert found.advice == "No transition up to 99 %: the best rule (erk) loses little."
+
+
+def test_a_rule_that_is_behind_before_the_transition_is_not_recommended() -> None:
+    found = watched(erk=[0.95, 0.94, 0.5], lamp=[0.95, 0.945, 0.5], rr=[0.85, 0.84, 0.5])
+    assert found.advice.startswith("Up to 74.5 % the best rule (lamp) loses little, others more; ")
 
 
 def test_rules_that_do_not_differ_have_no_core() -> None:

@@ -119,6 +119,8 @@ def _agreement_transition(found: Mapping[float, Mapping[str, Agreement]]) -> Tra
     }
     series |= {f"KL {rule}": [found[s][rule].kl if rule in found[s] else None for s in points] for rule in rules}
     series["chance"] = [None if x is None else x.chance for x in best]
+    spread = [_spread(found[s]) for s in points]
+    series["beyond noise"] = [max(0.0, x) for x in spread]
 
     first = next((x for x in best if x is not None), None)
     start = end = None
@@ -134,7 +136,6 @@ def _agreement_transition(found: Mapping[float, Mapping[str, Agreement]]) -> Tra
     if start is not None:
         last = len(points) - 1 if end is None else end
         broad = (points[start], points[last])
-        spread = [_spread(found[s]) for s in points]
         run = longest_run([start <= i <= last and spread[i] > 0 for i in range(len(points))], spread)
         core = (points[run[0]], points[run[-1]]) if run else None
     unreachable = {rule: [s for s in points if rule not in found[s]] for rule in rules}

@@ -123,9 +123,17 @@ def _cts_advice(found: Transition) -> str:
 def _agreement_advice(found: Transition) -> str:
     points = found.sparsities
     if found.broad is None:
-        return f"No transition up to {100 * points[-1]:g} %: any of the rules will do."
+        return f"No transition up to {100 * points[-1]:g} %: the best rule ({_best_rule(found, len(points) - 1)}) loses little."
     before = [s for s in points if s < found.broad[0]]
-    parts = [f"up to {100 * before[-1]:g} % any rule will do" if before else "recovery is lost from the first point on"]
+    parts = ["recovery is lost from the first point on"]
+    if before:
+        differ = any(found.series["beyond noise"][i] for i in range(len(before)))
+        which = (
+            f"the best rule ({_best_rule(found, len(before) - 1)}) loses little, others more"
+            if differ
+            else "any rule will do"
+        )
+        parts = [f"up to {100 * before[-1]:g} % {which}"]
     if found.core is not None:
         parts.append(f"{_words(found.core)} the rule matters most")
     else:
@@ -136,3 +144,8 @@ def _agreement_advice(found: Transition) -> str:
         parts.append(f"from {100 * found.collapse:g} % on no allocation helps")
     text = "; ".join(parts)
     return text[0].upper() + text[1:] + "." + _null_words(found)
+
+
+def _best_rule(found: Transition, i: int) -> str:
+    """The rule that agrees most at a point."""
+    return max(found.rules, key=lambda rule: float(found.series[rule][i] or 0.0))
