@@ -123,7 +123,8 @@ def _cts_advice(found: Transition) -> str:
 def _agreement_advice(found: Transition) -> str:
     points = found.sparsities
     if found.broad is None:
-        return f"No transition up to {100 * points[-1]:g} %: the best rule ({_best_rule(found, len(points) - 1)}) loses little."
+        best = _best_rule(found, len(points) - 1)
+        return f"No transition up to {100 * points[-1]:g} %: the best rule ({best}) loses little."
     before = [s for s in points if s < found.broad[0]]
     parts = ["recovery is lost from the first point on"]
     if before:
