@@ -176,7 +176,7 @@ function drawTransition() {
   const found = DATA.transition, x = found.sparsities.map((s) => 100 * s), marks = ["circle", "diamond", "triangle-up", "square", "cross", "star"];
   const region = (name, opacity) => (found[name] === null ? [] : [{
     type: "rect", yref: "paper", y0: 0, y1: 1, x0: 100 * found[name][0], x1: 100 * found[name][1], fillcolor: `rgba(213, 94, 0, ${opacity})`,
-    line: { color: `rgba(213, 94, 0, ${3 * opacity})`, width: 1.5 }, layer: "below", label: { text: name, textposition: "top left", font: { size: 11, color: ink().text } },
+    line: { color: `rgba(213, 94, 0, ${3 * opacity})`, width: 1.5 }, layer: "below", label: { text: name, textposition: name === "core" ? "top right" : "top left", font: { size: 11, color: ink().text } },
   }]);
   draw("transition", Object.entries(found.series).map(([name, values], k) => ({
     x, y: values, name: plain(name), mode: "lines+markers", line: { color: style(name).colour, width: 2 }, marker: { symbol: marks[k % 6], size: 8 },
