@@ -74,8 +74,7 @@ def study(name: str, shared: Path, folder: Path) -> list[tuple[str, ...]]:
         images = data.unlabeled(3688, seed)
         start = time.perf_counter()
         watch = score if seed == 0 else None
-        with_null = seed == 0  # once per network: it costs as much again
-        found.append(find_transition(model, images, method="agreement", sparsities=SWEEP, null=with_null, watch=watch))
+        found.append(find_transition(model, images, method="agreement", sparsities=SWEEP, watch=watch))
         print(found[-1], f"\n{name} seed {seed}: {time.perf_counter() - start:.0f} s\n", flush=True)
     half = halfway(best, dense, 1 / about["classes"])
     print(f"{name}: dense {dense:.4f}, best rule after CR+BN {best}, half-way {half}", flush=True)

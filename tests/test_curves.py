@@ -54,3 +54,12 @@ def test_unknown_layers() -> None:
         curves["layer2"]
     with pytest.raises(InputError, match=r"different layers: \['y'\]"):
         Curves("raw", {"x": [0.5]}, {"x": [0.5], "y": [0.5]})
+
+
+def test_shuffled() -> None:
+    curves = Curves.on_grid("rr", [0.5, 0.9], {f"layer{i}": [i, i + 10] for i in range(8)})
+    other = curves.shuffled(np.random.default_rng(0))
+    assert list(other) == list(curves)
+    assert other != curves
+    assert sorted(other[x].tolist() for x in other) == sorted(curves[x].tolist() for x in curves)
+    assert other == curves.shuffled(np.random.default_rng(0))

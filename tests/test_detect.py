@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from repairability import (
     Agreement,
     CalibrationSet,
+    Diagnosis,
     InputError,
     PruneConfig,
     Transition,
     create_model,
+    diagnose,
     find_transition,
     prunable_layers,
 )
@@ -224,6 +226,41 @@ def test_held_out_images_are_not_calibrated_on(model: nn.Module, monkeypatch: py
     held = (260 - 64) // 3
     assert torch.equal(used[0], IMAGES[-held:])
     assert fingerprints == {CalibrationSet(IMAGES[:-held], 64).fingerprint}
+
+
+class Shuffling:
+    """Stands for a comparison whose rule rr has the given agreement on shuffled curves, shuffle after shuffle."""
+
+    def __init__(self, agreements: list[dict[float, float]]) -> None:
+        model = create_model("digits")
+        self.layers = prunable_layers(model)
+        self.curves = diagnose(model, IMAGES, grid=(0.5, 0.8, 0.9, 0.95), layers=self.layers)
+        self.answers, self.seen = iter(agreements), []  # type: ignore[var-annotated]
+
+    def diagnosed(self, points: Any) -> Diagnosis:
+        return self.curves
+
+    def compared(self, cells: Any, curves: Diagnosis) -> dict[float, dict[str, Agreement]]:
+        self.seen.append((list(cells), curves.rr))
+        same = next(self.answers)
+        return {s: {rule: Agreement(same[s], 0, 0, 1000, 0.1)} for s, rule in cells}
+
+
+def test_the_null_of_shuffled_curves() -> None:
+    """0.8: ERK and LAMP differ already. 0.9: rr makes the difference, and does so in 5 of 20 shuffles only."""
+    agreed = {
+        0.8: {"erk": Agreement(0.9, 0, 0, 1000, 0.1), "lamp": Agreement(0.7, 0, 0, 1000, 0.1)},
+        0.9: {"erk": Agreement(0.5, 0, 0, 1000, 0.1), "lamp": Agreement(0.5, 0, 0, 1000, 0.1)},
+    }
+    for point in agreed.values():
+        point["rr"] = Agreement(0.8, 0, 0, 1000, 0.1)
+    watched = Shuffling([{0.9: 0.8 if i < 5 else 0.51} for i in range(20)])
+    assert joint._shuffled_share(watched, agreed, [0.8, 0.9]) == 0.5  # type: ignore[arg-type]
+    assert all(cells == [(0.9, "rr")] for cells, _ in watched.seen)
+    assert len({str(curves) for _, curves in watched.seen}) > 10  # shuffled anew each time
+    watched = Shuffling([{0.9: 0.8 if i < 15 else 0.51} for i in range(20)])
+    assert joint._shuffled_share(watched, agreed, [0.9]) == 1.0  # type: ignore[arg-type]
+    assert joint._shuffled_share(watched, agreed, [0.8]) == 1.0  # type: ignore[arg-type]
 
 
 # --- both ----------------------------------------------------------------------------------------------------------

@@ -88,6 +88,12 @@ class Curves(Value, Mapping[str, FloatArray]):
             {layer: self[layer][keep[layer]] for layer in self},
         )
 
+    def shuffled(self, random: np.random.Generator) -> Curves:
+        """The same curves, dealt to the layers at random: what a detector must not be able to do without."""
+        names = list(self)
+        other = dict(zip(names, (names[i] for i in random.permutation(len(names))), strict=True))
+        return Curves(self.measure, {x: self.grid[other[x]] for x in names}, {x: self[other[x]] for x in names})
+
     def table(self) -> Table:
         points = sorted({float(s) for grid in self.grid.values() for s in grid})
         rows = []

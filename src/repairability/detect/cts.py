@@ -47,15 +47,10 @@ def find_by_cts(
     found, curves, theirs = detected(model, layers)
     if not null or found.core is None:
         return found
-    random, names = np.random.default_rng(0), list(curves)
+    random = np.random.default_rng(0)
     shares = []
     for _ in range(SHUFFLES):
-        order = [names[i] for i in random.permutation(len(names))]
-        shuffled = Curves(
-            "rr",
-            {x: curves.grid[y] for x, y in zip(names, order, strict=True)},
-            {x: curves[y] for x, y in zip(names, order, strict=True)},
-        )
+        shuffled = curves.shuffled(random)
         ours = reachable(layers, sorted({*sweep, *anchors}), "rr", shuffled)
         other = _scored(sweep, anchors, theirs, ours, shuffled, interpolate=True)
         shares.append(overlap(found.core, other.core, sweep))

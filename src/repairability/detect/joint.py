@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from repairability._torch import channels_last_, copy_of, reset_weights_
 from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, COUNT, CalibrationSet, Images
-from repairability.detect.cts import reachable
+from repairability.detect.cts import SHUFFLES, reachable
 from repairability.detect.result import Transition
-from repairability.diagnostics import diagnose
+from repairability.diagnostics import Diagnosis, diagnose
 from repairability.errors import InputError
 from repairability.evaluation import Agreement, agreement_of_logits, logits_of
 from repairability.layers import prunable_layers
 from repairability.pipeline import PruneConfig, PruneResult, grid_for, prune_many
 from repairability.progress import track
-from repairability.transition import longest_run, overlap
+from repairability.transition import inside, longest_run, overlap
 
 Watch = Callable[[PruneResult], None]
 
@@ -50,53 +51,97 @@ def find_by_agreement(
             f"statistics and BatchNorm's; give {COUNT + 100} or more"
         )
     calibration = CalibrationSet(everything.images[:-held], settings.count, settings.batch_size)
-    held_out = everything.images[-held:]
-
-    def watched(network: nn.Module, points: Sequence[float]) -> dict[float, dict[str, Agreement]]:
-        return _agreements(network, calibration, held_out, points, settings, watch if network is model else None)
-
-    found = watched(model, sweep)
+    watched = _Comparison(model, calibration, everything.images[-held:], settings, watch)
+    found = watched.at(sweep)
     if refine:
         for _ in range(2):
-            found |= watched(model, _midpoints(found))
+            found |= watched.at(_midpoints(found))
     result = _agreement_transition(found)
     if not null or result.core is None:
         return result
     untrained = copy_of(model)
     reset_weights_(untrained, seed=0)
-    other = _agreement_transition(watched(untrained, result.sparsities))
-    share = overlap(result.core, other.core, result.sparsities)
-    return replace(result, null={"random weights": share})
+    random = _Comparison(untrained, calibration, everything.images[-held:], settings)
+    other = _agreement_transition(random.at(result.sparsities))
+    shares = {
+        "shuffled": _shuffled_share(watched, found, inside(result.core, result.sparsities)),
+        "random weights": overlap(result.core, other.core, result.sparsities),
+    }
+    return replace(result, null=shares)
 
 
-def _agreements(
-    model: nn.Module,
-    calibration: CalibrationSet,
-    held_out: Tensor,
-    points: Sequence[float],
-    settings: PruneConfig,
-    watch: Watch | None,
-) -> dict[float, dict[str, Agreement]]:
-    """Per sparsity, the agreement of the network pruned by each rule that reaches it."""
-    if not points:
-        return {}
-    layers = prunable_layers(model, types=settings.types, skip=settings.skip, only=settings.only)
-    repair = settings.conditioned_on or "cr+bn"
-    grid: Any = grid_for(points) if isinstance(settings.grid, str) else settings.grid
-    curves = diagnose(model, calibration, grid=grid, repair=repair, observe=settings.observe, layers=layers)
-    cells = [
-        (s, rule) for s in points for rule in RULES if reachable(layers, [s], rule, curves.rr if rule == "rr" else None)
-    ]
-    found: dict[float, dict[str, Agreement]] = {s: {} for s in points}
-    batches = held_out.split(250)  # type: ignore[no-untyped-call]
-    dense = logits_of(model, batches)
-    for s, rule in track(cells, "pruning and comparing", len(cells)):
-        (result,) = prune_many(model, calibration, sparsities=[s], rules=[rule], curves=curves, config=settings)
-        if watch is not None:
-            watch(result)
-        with channels_last_(result.model):
-            found[s][rule] = agreement_of_logits(zip(dense, logits_of(result.model, batches), strict=True))
-    return found
+def _shuffled_share(
+    watched: _Comparison, found: Mapping[float, Mapping[str, Agreement]], core: Sequence[float]
+) -> float:
+    """On curves shuffled among layers: the median share of the core's points where the rules still differ.
+
+    Curves reach this detector through the rule rr alone, so rr alone is pruned anew, and only in the core; where the
+    other rules already differ, nothing need be. The share bounds the overlap of the two cores from above.
+    """
+    settled = {s for s in core if _spread({k: v for k, v in found[s].items() if k != "rr"}) > 0}
+    open_points = [s for s in core if s not in settled]
+    if not open_points:
+        return 1.0
+    curves, random = watched.diagnosed(open_points), np.random.default_rng(0)
+    shuffles = [replace(curves, rr=curves.rr.shuffled(random)) for _ in range(SHUFFLES)]
+    shares = []
+    for each in track(shuffles, "the same on shuffled curves", SHUFFLES):
+        cells = [(s, "rr") for s in reachable(watched.layers, open_points, "rr", each.rr)]
+        theirs = watched.compared(cells, each)
+        differ = [s for s in theirs if _spread({**found[s], **theirs[s]}) > 0]
+        shares.append((len(settled) + len(differ)) / len(core))
+    return float(np.median(shares))
+
+
+class _Comparison:
+    """One network against what the rules make of it, on the same calibration and held-out images."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        calibration: CalibrationSet,
+        held_out: Tensor,
+        settings: PruneConfig,
+        watch: Watch | None = None,
+    ) -> None:
+        self.model, self.calibration, self.settings, self.watch = model, calibration, settings, watch
+        self.layers = prunable_layers(model, types=settings.types, skip=settings.skip, only=settings.only)
+        self.batches = held_out.split(250)  # type: ignore[no-untyped-call]
+        self.dense = logits_of(model, self.batches)
+
+    def at(self, points: Sequence[float]) -> dict[float, dict[str, Agreement]]:
+        """Per sparsity, the agreement of the network pruned by each rule that reaches it."""
+        if not points:
+            return {}
+        curves = self.diagnosed(points)
+        cells = [
+            (s, rule)
+            for s in points
+            for rule in RULES
+            if reachable(self.layers, [s], rule, curves.rr if rule == "rr" else None)
+        ]
+        found = self.compared(track(cells, "pruning and comparing", len(cells)), curves, self.watch)
+        return {s: found.get(s, {}) for s in points}
+
+    def diagnosed(self, points: Sequence[float]) -> Diagnosis:
+        grid: Any = grid_for(points) if isinstance(self.settings.grid, str) else self.settings.grid
+        repair, observe = self.settings.conditioned_on or "cr+bn", self.settings.observe
+        return diagnose(self.model, self.calibration, grid=grid, repair=repair, observe=observe, layers=self.layers)
+
+    def compared(
+        self, cells: Iterable[tuple[float, str]], curves: Diagnosis, watch: Watch | None = None
+    ) -> dict[float, dict[str, Agreement]]:
+        found: dict[float, dict[str, Agreement]] = {}
+        for s, rule in cells:
+            (result,) = prune_many(
+                self.model, self.calibration, sparsities=[s], rules=[rule], curves=curves, config=self.settings
+            )
+            if watch is not None:
+                watch(result)
+            with channels_last_(result.model):
+                pairs = zip(self.dense, logits_of(result.model, self.batches), strict=True)
+                found.setdefault(s, {})[rule] = agreement_of_logits(pairs)
+        return found
 
 
 def _midpoints(found: Mapping[float, Mapping[str, Agreement]]) -> list[float]:

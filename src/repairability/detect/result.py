@@ -15,7 +15,8 @@ class Transition(Value):
     """What a detector found: the core where the rule matters most, the broad band, and the whole curve.
 
     `null` says how the same detector fares without the information: the median share of the core that it also names on
-    curves shuffled among layers, and on a network with random weights. From one half on, `informative` is False.
+    curves shuffled among layers (agreement: a bound on it), and on a network with random weights. From one half on,
+    `informative` is False.
     """
 
     method: str
