@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := vision,report,demo,dev
+EXTRAS := vision,report,demo,ray,dev
 READY := $(VENV)/.ready
 
 .PHONY: help demo test check lint types bench clean

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from torch import Tensor, nn
 
 
@@ -94,3 +96,16 @@ not_callable = 3
 
 def not_a_module() -> int:
     return 3
+
+
+class SlowNet(nn.Module):
+    """Takes its time, so that a test can strike while it works."""
+
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__()
+        self.net = small_net(num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.01)
+        out: Tensor = self.net(x)
+        return out

@@ -14,7 +14,7 @@ SHELVES = [
     ["errors", "tables", "progress", "provenance", "_files", "_frames", "_torch", "_vision"],
     ["layers", "sums", "curves", "allocation", "evaluation", "models", "data"],
     ["calibration", "trace", "training", "transition", "solvers"],
-    ["masks", "rules"],
+    ["masks", "rules", "inference"],
     ["repair", "checkpoints"],
     ["diagnostics"],
     ["pipeline"],
@@ -37,6 +37,7 @@ OPTIONAL = {
     "plotly": "report",
     "jinja2": "report",
     "matplotlib": "report",
+    "ray": "experiments",
 }
 """An optional dependency and the one room that may import it."""
 

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from repairability import InputError, create_model
-from repairability.models.weights import read_state
+from repairability.models.weights import load_weights_, read_state
 
 
 def test_torchvision_names_and_classes() -> None:
@@ -42,6 +44,52 @@ def test_the_real_cifar100_network_loads(shared: Path) -> None:
     assert torch.equal(net.get_parameter("layer1.0.conv1.weight"), stored.float())
     with pytest.raises(InputError, match=r"fc.\w+ is \(100.*is the number of classes right"):
         create_model("resnet18", num_classes=10, weights=file)
+
+
+def test_a_new_head_for_other_classes(tmp_path: Path) -> None:
+    """The body comes from the file, the head from the seed, and a notice says so; unasked it stays an error."""
+    source, file = create_model("resnet20", num_classes=7, seed=3), tmp_path / "seven.safetensors"
+    save_file(source.state_dict(), file)
+    with pytest.raises(InputError, match=r"linear.\w+ is \(7.*is the number of classes right"):
+        create_model("resnet20", num_classes=4, weights=file)
+    with pytest.warns(UserWarning, match="the head linear in .*seven.* is for 7 classes; the model has 4, so its head"):
+        net = create_model("resnet20", num_classes=4, weights=file, new_head=True, seed=5)
+    random = create_model("resnet20", num_classes=4, seed=5).state_dict()
+    for key, value in net.state_dict().items():
+        assert torch.equal(value, (random if key.startswith("linear") else source.state_dict())[key])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitting = create_model("resnet20", num_classes=7, weights=file, new_head=True)
+    assert torch.equal(fitting.get_parameter("linear.bias"), source.get_parameter("linear.bias"))
+
+
+def test_only_the_head_may_differ(tmp_path: Path) -> None:
+    save_file(nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 3)).state_dict(), tmp_path / "other.safetensors")
+    for net in (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), nn.Sequential(nn.Linear(3, 4), nn.Linear(5, 2))):
+        with pytest.raises(InputError, match=r"\d.\w+ is .* in the file and"):
+            load_weights_(net, tmp_path / "other.safetensors", new_head=True)
+    with pytest.raises(InputError, match="it has the unknown"):
+        load_weights_(nn.Sequential(nn.Conv2d(3, 4, 1)), tmp_path / "other.safetensors", new_head=True)
+
+
+def test_the_quarter_vgg_is_vgg16_at_a_quarter_of_its_width() -> None:
+    net = create_model("vgg16_bn_quarter", num_classes=7)
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+    with torch.device("meta"):
+        whole = create_model("vgg16_bn").get_submodule("features")
+    ours = net.get_submodule("features")
+    assert [type(x) for x in ours] == [type(x) for x in whole]
+    widths = [
+        (x.in_channels, x.out_channels, x.kernel_size, x.padding, x.bias is None)
+        for x in ours
+        if isinstance(x, nn.Conv2d)
+    ]
+    known = [
+        (max(3, x.in_channels // 4), x.out_channels // 4, x.kernel_size, x.padding, x.bias is None)
+        for x in whole
+        if isinstance(x, nn.Conv2d)
+    ]
+    assert widths == known
 
 
 class Evil:

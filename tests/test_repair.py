@@ -255,7 +255,9 @@ def test_a_callable_is_a_repair_and_gets_our_copy(dense: nn.Module) -> None:
 def test_chains_by_name() -> None:
     assert get_repair("cr+bn").name == "cr+bn"
     assert get_repair(" cr + bn-cumulative ").name == "cr+bn-cumulative"
-    with pytest.raises(InputError, match="unknown repair 'xyz'; known: bn, bn-cumulative, cr, cr-simultaneous, none"):
+    with pytest.raises(
+        InputError, match="unknown repair 'xyz'; known: bn, bn-cumulative, bn-short, cr, cr-simultaneous, none"
+    ):
         get_repair("cr+xyz")
 
 

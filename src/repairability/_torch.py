@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -125,15 +125,24 @@ def run(model: nn.Module, batch: Tensor) -> Any:
 
 
 @contextmanager
-def training_(model: nn.Module) -> Iterator[None]:
-    """Train mode, for networks of our own making; the modes come back."""
+def training_(model: nn.Module, frozen: Iterable[nn.Module] = ()) -> Iterator[None]:
+    """Train mode, for networks of our own making; the `frozen` submodules stay in eval mode (their BatchNorm keeps its
+    statistics) and get no gradients. Modes and `requires_grad` come back.
+    """
     modes = [(module, module.training) for module in model.modules()]
+    wants = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
         model.train()
-        yield
+        for module in frozen:
+            module.eval()
+            module.requires_grad_(False)
+        with torch.enable_grad():
+            yield
     finally:
         for module, mode in modes:
             module.training = mode
+        for parameter, want in wants:
+            parameter.requires_grad_(want)
 
 
 def evaluation_mode_(model: nn.Module) -> nn.Module:

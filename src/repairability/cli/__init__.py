@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from repairability.cli import locate, measure, plan, show
+from repairability.cli import learn, locate, measure, plan, show, studies
 from repairability.cli.options import notices
 from repairability.errors import RepairabilityError
 
@@ -52,6 +52,8 @@ app.command("diagnose")(ending_well(measure.diagnose_verb))
 app.command("prune")(ending_well(measure.prune_verb))
 app.command("detect")(ending_well(locate.detect_verb))
 app.command("evaluate")(ending_well(measure.evaluate_verb))
+app.command("finetune")(ending_well(learn.finetune_verb))
+app.command("sweep")(ending_well(studies.sweep_verb))
 app.command("demo")(ending_well(show.demo_verb))
 app.command("report")(ending_well(show.report_verb))
 

@@ -13,7 +13,9 @@ from repairability.cli.options import AsJson, Seed, Threads, print_json, print_l
 from repairability.demo import SPARSITIES, run_demo
 from repairability.diagnostics import Diagnosis
 from repairability.errors import InputError
+from repairability.experiments import Store
 from repairability.report import FORMATS, ReportData, write_report
+from repairability.report.store import write_store_report
 from repairability.report.tables import named_tables
 
 Formats = Annotated[
@@ -54,24 +56,41 @@ def demo_verb(
 
 
 def report_verb(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A record (demo.json) or a diagnosis, as JSON.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A record (demo.json) or a diagnosis, as JSON.")
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option("--store", metavar="DIR", help="Instead of FILE: what sweeps put into this store.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="The HTML page, or a folder for the other formats.")] = Path(
         "report.html"
     ),
     formats: Formats = "html",
     as_json: AsJson = False,
 ) -> None:
-    """Turn a record into one self-contained HTML page, and into tables and figures for papers.
+    """Turn a record, or a store of runs, into one self-contained HTML page, and into tables and figures for papers.
 
     Example: repairability report demo/demo.json --out report.html --format html,md,latex,png
+    Example: repairability report --store runs --out studies.html
     """
-    data = _read(file)
-    written = write_report(data, out, [name.strip() for name in formats.split(",")])
+    chosen = [name.strip() for name in formats.split(",")]
+    if (file is None) == (store is None):
+        raise InputError("report takes either a FILE or --store DIR")
+    written = write_report(_read(file), out, chosen) if file is not None else _write_store(store, out, chosen)
     if as_json:
         print_json({"written": [str(path) for path in written]})
     else:
         for path in written:
             print_line(f"wrote {path}")
+
+
+def _write_store(folder: Path | None, out: Path, formats: list[str]) -> list[Path]:
+    if folder is None or not folder.is_dir():
+        raise InputError(f"there is no store at {folder}")
+    store = Store(folder)
+    studies = [(entry, store.read_all(entry.run_ids)[0]) for entry in store.studies()]
+    _, problems = store.read_all()
+    return write_store_report(studies, problems, out, formats)
 
 
 def _read(file: Path) -> ReportData:

@@ -6,13 +6,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from repairability.data.arrays import load_digits, load_npz
+from repairability.data.arrays import load_digits, load_npz, load_random
 from repairability.data.folders import load_folder
 from repairability.data.splits import Data, Split
 from repairability.data.vision import DATA_SETS, load_torchvision
 from repairability.errors import unknown
 
-PREFIXES: dict[str, Callable[[Path, int | None], Data]] = {"npz": load_npz, "folder": load_folder}
+PREFIXES: dict[str, Callable[[Path, int | None], Data]] = {
+    "npz": load_npz,
+    "folder": load_folder,
+    "random": load_random,
+}
 
 
 def load_data(
@@ -22,7 +26,7 @@ def load_data(
 
     `name` is one of cifar10, cifar100, stl10, pets, imagenette, imagewoof (torchvision's, below `root`, downloaded if
     absent and allowed), "npz:PATH" (arrays x_train, y_train, x_test, y_test), "folder:PATH" (train/CLASS/*.png and test
-    or val/CLASS/*.png), or "digits" (scikit-learn's, embedded).
+    or val/CLASS/*.png), "digits" (scikit-learn's, embedded), or "random:CLASSES" (noise, to try things out).
     """
     prefix, colon, path = name.partition(":")
     if colon and prefix in PREFIXES:
@@ -31,7 +35,7 @@ def load_data(
         return load_digits(image_size)
     if name in DATA_SETS:
         return load_torchvision(name, Path(root), image_size, download)
-    raise unknown("data set", name, [*DATA_SETS, "digits", *(f"{prefix}:PATH" for prefix in PREFIXES)])
+    raise unknown("data set", name, [*DATA_SETS, "digits", "npz:PATH", "folder:PATH", "random:CLASSES"])
 
 
 __all__ = ["DATA_SETS", "Data", "Split", "load_data"]

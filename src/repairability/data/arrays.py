@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repairability.data.splits import IMAGENET, Data, Split, from_array
+from repairability.data.splits import IMAGENET, Data, Split, array_content, from_array
 from repairability.errors import InputError, MissingExtraError
 
 DIGITS_TRAIN = 1200
@@ -66,6 +67,20 @@ def load_digits(image_size: int | None) -> Data:
         def read(indices: Any) -> Tensor:
             return held[torch.as_tensor(indices)]
 
-        return Split(labels[start:end], read, (0.3,), (0.32,), image_size or DIGITS_SIZE)
+        content = partial(array_content, held)
+        return Split(labels[start:end], read, (0.3,), (0.32,), image_size or DIGITS_SIZE, content)
 
     return Data("digits", 10, part(0, DIGITS_TRAIN), part(DIGITS_TRAIN, len(labels)))
+
+
+def load_random(classes: Path, image_size: int | None) -> Data:
+    """Noise of 3 x 32 x 32 pixels in CLASSES classes, 256 training and 64 test images: to try a study out."""
+    if not str(classes).isdigit() or int(str(classes)) < 1:
+        raise InputError(f"random:CLASSES takes a number of classes, such as random:10, not {str(classes)!r}")
+    random, count = np.random.default_rng(0), int(str(classes))
+
+    def part(size: int) -> Split:
+        pixels = torch.from_numpy(random.integers(0, 256, (size, 3, 32, 32), dtype=np.uint8))
+        return from_array(pixels, torch.from_numpy(random.integers(0, count, size)), IMAGENET, image_size)
+
+    return Data(f"random:{count}", count, part(256), part(64))

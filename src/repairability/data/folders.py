@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from repairability._vision import torchvision
-from repairability.data.splits import IMAGENET, Data, Split
+from repairability.data.splits import IMAGENET, Data, Split, file_content
 from repairability.errors import InputError
 
 SIZE = 224
@@ -48,6 +48,7 @@ def _part(folder: Path, classes: Sequence[str], size: int) -> Split:
         torch.tensor([label for _, label in files]),
         lambda indices: read_files([files[i][0] for i in indices], size),
         *IMAGENET,
+        content=lambda: file_content([file for file, _ in files], size),
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,13 +20,16 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 @dataclass(frozen=True)
 class Split:
-    """A part of a data set: `read(indices)` gives pixels [k, C, H, W] in [0, 1], `labels` [n] stay apart."""
+    """A part of a data set: `read(indices)` gives pixels [k, C, H, W] in [0, 1], `labels` [n] stay apart; `content`
+    yields the bytes that the pixels come from.
+    """
 
     labels: Tensor
     read: Callable[[Sequence[int]], Tensor]
     mean: Sequence[float]
     std: Sequence[float]
     image_size: int | None = None
+    content: Callable[[], Iterator[bytes | memoryview]] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -54,6 +60,19 @@ class Data:
     train: Split
     test: Split
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of pixels (or files), labels, size and normalisation; the same wherever the data lies."""
+        digest = hashlib.sha256()
+        for split in (self.train, self.test):
+            if split.content is None:
+                raise InputError(f"{self.name} does not say what its pixels come from: give its splits a `content`")
+            digest.update(repr((tuple(split.mean), tuple(split.std), split.image_size)).encode())
+            digest.update(split.labels.numpy().tobytes())
+            for part in split.content():
+                digest.update(part)
+        return digest.hexdigest()[:16]
+
     def unlabeled(self, count: int, seed: int) -> Tensor:
         """`count` training images drawn by `seed`; their labels are not read."""
         if count > len(self.train):
@@ -70,4 +89,17 @@ def from_array(
     def read(indices: Sequence[int]) -> Tensor:
         return images[torch.as_tensor(indices)].float() / 255
 
-    return Split(labels.long(), read, *normalise, image_size=size)
+    return Split(labels.long(), read, *normalise, image_size=size, content=lambda: array_content(images))
+
+
+def array_content(images: Tensor) -> Iterator[bytes | memoryview]:
+    """Pixels held in memory, as bytes."""
+    yield str((images.dtype, tuple(images.shape))).encode()
+    yield images.contiguous().numpy().data
+
+
+def file_content(files: Sequence[Path], view: int) -> Iterator[bytes | memoryview]:
+    """Image files, as bytes, and the size of the view taken of them."""
+    yield str(view).encode()
+    for file in files:
+        yield file.read_bytes()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from repairability._vision import torchvision
 from repairability.data.folders import SIZE, load_folder, usual_view
-from repairability.data.splits import IMAGENET, Data, Split, from_array
+from repairability.data.splits import IMAGENET, Data, Split, file_content, from_array
 from repairability.errors import InputError
 
 IMAGEWOOF = "https://s3.amazonaws.com/fast-ai-imageclas/imagewoof2-320.tgz"
@@ -35,7 +35,13 @@ def _from_files(dataset: Any, size: int | None) -> Split:
     def read(indices: Sequence[int]) -> Tensor:
         return torch.stack([view(dataset[i][0].convert("RGB")) for i in indices])
 
-    return Split(torch.tensor(labels), read, *IMAGENET)
+    files = dataset._images if hasattr(dataset, "_images") else [file for file, _ in dataset._samples]
+    return Split(
+        torch.tensor(labels),
+        read,
+        *IMAGENET,
+        content=lambda: file_content([Path(file) for file in files], size or SIZE),
+    )
 
 
 DATA_SETS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Callable[[Any, int | None], Split], int]] = {

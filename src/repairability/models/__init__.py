@@ -1,4 +1,4 @@
-"""Models by name: torchvision's, the CIFAR ResNets, or any `package.module:callable`."""
+"""Models by name: torchvision's, networks for 32 x 32 images, or any `package.module:callable`."""
 
 from __future__ import annotations
 
@@ -13,27 +13,35 @@ from torch import nn
 from repairability._torch import evaluation_mode_, seeded
 from repairability._vision import torchvision
 from repairability.errors import InputError, unknown
-from repairability.models.cifar import cifar_resnet
+from repairability.models.cifar import cifar_resnet, vgg16_bn_quarter
 from repairability.models.digits import digits_resnet
 from repairability.models.pretrained import PRETRAINED, pretrained_model
 from repairability.models.weights import load_weights_
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     **{f"resnet{depth}": partial(cifar_resnet, depth) for depth in (20, 32, 44, 56, 110)},
+    "vgg16_bn_quarter": vgg16_bn_quarter,
     "digits": digits_resnet,
 }
 """Our own networks; every name that is not here is torchvision's."""
 
 
 def create_model(
-    name: str, *, num_classes: int | None = None, weights: str | os.PathLike[str] | None = None, seed: int = 0
+    name: str,
+    *,
+    num_classes: int | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    new_head: bool = False,
+    seed: int = 0,
 ) -> nn.Module:
     """Build a network by name, in eval mode.
 
-    `name` is a torchvision model ("resnet18"), a CIFAR ResNet ("resnet20") or "package.module:callable".
+    `name` is a torchvision model ("resnet18"), a network for 32 x 32 images ("resnet20",
+    "vgg16_bn_quarter") or "package.module:callable".
     `num_classes` is handed to the builder.
     `weights` is a safetensors or torch file of a state dict, or "imagenet" for torchvision's own (downloaded once; with
-    another `num_classes` the head is new). Without it the weights are random, drawn from `seed`.
+    another `num_classes` the head is new). A file for another `num_classes` is an error, unless `new_head` asks for
+    its body alone. Without it the weights are random, drawn from `seed`.
     """
     if num_classes is not None and num_classes < 1:
         raise InputError(f"num_classes must be at least 1, not {num_classes}")
@@ -51,7 +59,7 @@ def create_model(
     if not isinstance(model, nn.Module):
         raise InputError(f"{name!r} returned {type(model).__name__}, not a torch.nn.Module")
     if weights is not None:
-        load_weights_(model, weights)
+        load_weights_(model, weights, new_head=new_head)
     return evaluation_mode_(model)
 
 

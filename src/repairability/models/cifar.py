@@ -1,6 +1,8 @@
-"""The ResNets for 32 x 32 images (He et al., 2016): 16-32-64 channels, parameter-free shortcuts."""
+"""Networks for 32 x 32 images: the ResNets (He et al., 2016) and a plain one, a narrow VGG16-BN."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +35,9 @@ class Block(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """Depth 6n + 2: a stem and three stages of n blocks. Layer names are those of the public checkpoints."""
+    """Depth 6n + 2: a stem and three stages of n blocks with 16-32-64 channels, parameter-free shortcuts. Layer names
+    are those of the public checkpoints.
+    """
 
     def __init__(self, depth: int, num_classes: int) -> None:
         super().__init__()
@@ -54,3 +58,32 @@ class CifarResNet(nn.Module):
 
 def cifar_resnet(depth: int, num_classes: int = 10) -> CifarResNet:
     return CifarResNet(depth, num_classes)
+
+
+QUARTER = (16, 16, 0, 32, 32, 0, 64, 64, 64, 0, 128, 128, 128, 0, 128, 128, 128, 0)
+"""VGG16's thirteen convolutions at a quarter of their width; 0 is a max-pool."""
+
+
+class PlainVGG(nn.Module):
+    """Convolution (with bias, as torchvision's), BatchNorm, ReLU; one Linear head after global pooling."""
+
+    def __init__(self, widths: Sequence[int], num_classes: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        inputs = 3
+        for width in widths:
+            if width:
+                layers += [nn.Conv2d(inputs, width, 3, 1, 1), nn.BatchNorm2d(width), nn.ReLU()]
+                inputs = width
+            else:
+                layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Linear(inputs, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.classifier(self.features(x).mean((2, 3)))
+        return out
+
+
+def vgg16_bn_quarter(num_classes: int = 10) -> PlainVGG:
+    return PlainVGG(QUARTER, num_classes)

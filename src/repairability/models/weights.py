@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,25 @@ from torch import Tensor, nn
 from repairability.errors import InputError
 
 
-def load_weights_(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Load a state dict into `model`, in place; keys and shapes must match."""
+def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, new_head: bool = False) -> None:
+    """Load a state dict into `model`, in place; keys and shapes must match.
+
+    With `new_head` the file's head may be one for another number of classes: then the model keeps its own, and a
+    warning says so.
+    """
     state = read_state(path)
     own = model.state_dict()
-    counters = {key for key in own if key.endswith("num_batches_tracked")}  # old files lack them; they are no weights
-    missing, extra = sorted(own.keys() - state.keys() - counters), sorted(state.keys() - own.keys())
+    dispensable = {
+        key for key in own if key.endswith("num_batches_tracked")
+    }  # old files lack them; they are no weights
+    notice = ""
+    if new_head and (head := _head_for_others(model, state)):
+        theirs, ours = len(state[f"{head}.weight"]), len(own[f"{head}.weight"])
+        notice = f"the head {head} in {path} is for {theirs} classes; the model has {ours}, so its head is new"
+        left_out = {f"{head}.weight", f"{head}.bias"}
+        state = {key: tensor for key, tensor in state.items() if key not in left_out}
+        dispensable |= left_out
+    missing, extra = sorted(own.keys() - state.keys() - dispensable), sorted(state.keys() - own.keys())
     if missing or extra:
         raise InputError(
             f"{path} does not fit {type(model).__name__}: "
@@ -33,6 +47,8 @@ def load_weights_(model: nn.Module, path: str | os.PathLike[str]) -> None:
                 f"{tuple(own[key].shape)} in the model (is the number of classes right?)"
             )
     model.load_state_dict(state, strict=False)  # what may be missing was checked above
+    if notice:
+        warnings.warn(notice, stacklevel=2)
 
 
 def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -57,6 +73,17 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not content or not all(isinstance(x, Tensor) for x in content.values()):
         raise InputError(f"{file} holds no state dict (a mapping from names to tensors)")
     return {key.removeprefix("module."): tensor for key, tensor in content.items()}
+
+
+def _head_for_others(model: nn.Module, state: dict[str, Tensor]) -> str:
+    """The name of the last Linear layer, if the file's takes the same features to another number of classes."""
+    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        return ""
+    name, head = linear[-1]
+    theirs = state.get(f"{name}.weight")
+    other = theirs is not None and theirs.shape[1:] == head.weight.shape[1:] and len(theirs) != head.out_features
+    return name if other else ""
 
 
 def _listed(what: str, keys: list[str]) -> str:

@@ -5,7 +5,7 @@ names ("cr+bn"), or callables.
 from __future__ import annotations
 
 from repairability.errors import InputError, unknown
-from repairability.repair.batchnorm import BatchNormRepair
+from repairability.repair.batchnorm import SHORT, BatchNormRepair
 from repairability.repair.chain import Chain
 from repairability.repair.channel import ChannelRepair
 from repairability.repair.model import repair_model
@@ -19,6 +19,7 @@ REPAIRS: dict[str, Repair] = {
     "cr-simultaneous": ChannelRepair(sequential=False),
     "bn": BatchNormRepair(),
     "bn-cumulative": BatchNormRepair(momentum=None),
+    "bn-short": BatchNormRepair(*SHORT),
 }
 
 

@@ -14,6 +14,9 @@ from repairability.progress import track
 from repairability.repair.response import Response
 from repairability.repair.statistics import Statistics
 
+SHORT = (2, 32)
+"""Batches, and images in each, of the repair "bn-short": for trying a study out."""
+
 
 @dataclass(frozen=True)
 class BatchNormRepair:
@@ -30,7 +33,9 @@ class BatchNormRepair:
 
     @property
     def name(self) -> str:
-        return "bn" if self.momentum is not None else "bn-cumulative"
+        if self.momentum is None:
+            return "bn-cumulative"
+        return "bn-short" if (self.batches, self.batch_size) == SHORT else "bn"
 
     @property
     def remaining(self) -> float:

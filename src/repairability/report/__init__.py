@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from repairability._files import write_atomically
-from repairability.errors import InputError, unknown
+from repairability.errors import unknown
 from repairability.report.data import ReportData
 from repairability.report.figures import named_figures, render
+from repairability.report.files import Files, write_files
 from repairability.report.html import page
 from repairability.report.markup import to_latex, to_markdown
 from repairability.report.rows import named_csv
 from repairability.report.tables import named_tables
 
 __all__ = ["FORMATS", "ReportData", "write_report"]
-
-Files = Mapping[str, str | bytes]
 
 
 def _html(data: ReportData) -> Files:
@@ -63,18 +61,4 @@ def write_report(data: ReportData, out: str | Path, formats: Sequence[str] = ("h
     for name in formats:
         if name not in FORMATS:
             raise unknown("format", name, FORMATS)
-    out = Path(out)
-    is_page = out.suffix.lower() == ".html"
-    folder = out.with_suffix("") if is_page else out
-    files = {
-        out if is_page and name == "html" else folder / file: content
-        for name in dict.fromkeys(formats)
-        for file, content in FORMATS[name](data).items()
-    }
-    for path, content in files.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot make the folder {path.parent}: {error.strerror}") from error
-        write_atomically(path, content)
-    return list(files)
+    return write_files({name: FORMATS[name](data) for name in dict.fromkeys(formats)}, out)

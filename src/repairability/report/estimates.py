@@ -33,6 +33,20 @@ class Estimate:
             return "none"
         return "std" if self.seeds > 1 else "binomial"
 
+    @property
+    def half_width(self) -> float | None:
+        """Of the 95 % interval of the mean: by Student's t over the seeds; of one run, 1.96 binomial errors."""
+        from scipy.special import stdtrit  # here, because importing scipy takes a while
+
+        if self.error is None or self.seeds == 1:
+            return None if self.error is None else 1.96 * self.error
+        return float(stdtrit(self.seeds - 1, 0.975)) * self.error / math.sqrt(self.seeds)
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean."""
+        return None if self.error is None else self.error / math.sqrt(self.seeds)
+
 
 @dataclass(frozen=True)
 class Method:
@@ -132,5 +146,7 @@ def how_measured(found: Sequence[Estimate], measure: str = "top1") -> str:
         return "one seed ± binomial standard error"
     if kinds == {"none"}:
         return f"one seed, no error known for {measure}"
+    if "std" not in kinds:
+        return "one seed, ± binomial standard error where one is known"
     single = "± binomial standard error" if "binomial" in kinds else "without an error"
     return f"{std}; cells marked * are of one seed, {single}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,12 +67,15 @@ def _legend(figure: Figure, columns: int) -> None:
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
 
 
-def accuracy(data: ReportData) -> Figure | None:
-    """Top-1 against target sparsity, one line per rule; several repairs differ by dash."""
+def accuracy(data: ReportData, band: tuple[float, float] | None = None) -> Figure | None:
+    """Top-1 against target sparsity, one line per rule; several repairs differ by dash. `band` is shaded."""
     found = estimates(data)
     if not found:
         return None
     figure, axes = _axes(6.4, 4.4)
+    if band is not None:
+        low, high = (100 * bound for bound in band)
+        axes.axvspan(low, high, facecolor=(BROAD, 0.25), edgecolor=(BROAD, 0.75), linewidth=1.5, label="rr above erk")
     colour, mark = colours(m.rule for m in found), marks(m.rule for m in found)
     repairs = list(dict.fromkeys(method.repair for method in found))
     for method, points in found.items():
@@ -126,8 +129,8 @@ def heatmap(data: ReportData) -> Figure | None:
     return figure
 
 
-def layerwise(data: ReportData, target: float) -> Figure | None:
-    """Each allocation minus ERK, layer by layer, at one target."""
+def layerwise(data: ReportData, target: float, spread: Mapping[str, float] | None = None) -> Figure | None:
+    """Each allocation minus ERK, layer by layer, at one target; `spread` gives error bars by layer."""
     named = at_target(data, target)
     others = {name: each for name, each in named.items() if name != "erk"}
     if "erk" not in named or not others:
@@ -141,14 +144,16 @@ def layerwise(data: ReportData, target: float) -> Figure | None:
     axes.axvline(0, color=colour["erk"], linewidth=1.5, label="erk")
     for name, each in others.items():
         both = [i for i, layer in enumerate(layers) if layer in each and layer in named["erk"]]
-        axes.plot(
+        axes.errorbar(
             [each[layers[i]] - named["erk"][layers[i]] for i in both],
             both,
+            xerr=None if spread is None else [spread.get(layers[i], 0.0) for i in both],
             label=name,
             color=colour[name],
             marker=MARKERS[mark[name]],
             linestyle="none",
             markersize=6,
+            capsize=2.5,
         )
     axes.set_yticks(range(len(layers)), _marked(data, layers), fontsize="small")
     axes.set_ylim(len(layers) - 0.5, -0.5)
@@ -228,7 +233,11 @@ def named_figures(data: ReportData) -> dict[str, Figure]:
 
 
 def render(figure: Figure, kind: str) -> bytes:
-    """A figure as the bytes of a png or pdf file, the same bytes each time."""
+    """A figure as the bytes of a png, pdf or svg file, the same bytes each time."""
+    from matplotlib import rc_context
+
     out = io.BytesIO()
-    figure.savefig(out, format=kind, dpi=160, metadata={"CreationDate": None} if kind == "pdf" else None)
+    metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind)
+    with rc_context({"svg.hashsalt": "repairability"}):
+        figure.savefig(out, format=kind, dpi=160, metadata=metadata)
     return out.getvalue()

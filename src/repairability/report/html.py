@@ -21,23 +21,12 @@ MOST_CARDS = 6
 def page(data: ReportData) -> str:
     """The whole page as text; opening it asks nothing of any network."""
     try:
-        import jinja2
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("jinja2", "report") from error
-    try:
         from plotly.offline import get_plotlyjs
     except ModuleNotFoundError as error:
         raise MissingExtraError("plotly", "report") from error
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["tight"] = tight
     drawn = payload(data)
-    return environment.get_template("template.html").render(
+    return filled(
+        "template.html",
         data=data,
         drawn=drawn,
         cards=cards(data),
@@ -48,9 +37,26 @@ def page(data: ReportData) -> str:
         words={"accuracy": accuracy_words(data), "gap": gap_words(data), "transition": transition_words(data)},
         json=script_json(drawn),
         plotly=get_plotlyjs(),
-        style=(FOLDER / "page.css").read_text(encoding="utf-8"),
         scripts=[(FOLDER / name).read_text(encoding="utf-8") for name in ("page_tables.js", "page_plots.js")],
     )
+
+
+def filled(template: str, **values: Any) -> str:
+    """A template of this folder with the page's style and these values, escaped."""
+    try:
+        import jinja2
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("jinja2", "report") from error
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["tight"] = tight
+    style = (FOLDER / "page.css").read_text(encoding="utf-8")
+    return environment.get_template(template).render(style=style, **values)
 
 
 def tight(text: str) -> str:

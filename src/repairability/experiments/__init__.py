@@ -1,0 +1,33 @@
+"""Experiments: studies of many runs, resumable, on one machine or many."""
+
+from __future__ import annotations
+
+from repairability.experiments.executors import EXECUTORS, Executor, InProcess, Processes, RayCluster
+from repairability.experiments.files import Files
+from repairability.experiments.run import Job, run_job
+from repairability.experiments.spec import RunSpec, describe
+from repairability.experiments.store import Record, Store, StudyEntry
+from repairability.experiments.study import Study, only, read_study, smoke
+from repairability.experiments.sweep import Progress, sweep
+
+__all__ = [
+    "EXECUTORS",
+    "Executor",
+    "Files",
+    "InProcess",
+    "Job",
+    "Processes",
+    "Progress",
+    "RayCluster",
+    "Record",
+    "RunSpec",
+    "Store",
+    "Study",
+    "StudyEntry",
+    "describe",
+    "only",
+    "read_study",
+    "run_job",
+    "smoke",
+    "sweep",
+]

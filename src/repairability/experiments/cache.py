@@ -1,0 +1,84 @@
+"""What runs share on disk: content-addressed, computed once however many processes ask."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from safetensors.torch import load as from_bytes
+from safetensors.torch import save as to_bytes
+from torch import nn
+
+from repairability._files import write_atomically
+from repairability.diagnostics import Diagnosis
+from repairability.experiments.store import Store
+from repairability.sums import Moments
+
+
+def key_of(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:20]
+
+
+def state_digest(model: nn.Module) -> str:
+    """A hash of every weight and buffer, with their names."""
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def cached(store: Store | None, kind: str, key: str, compute: Callable[[], bytes]) -> tuple[bytes, bool]:
+    """The bytes of an entry, and whether they were there. One process computes, the others wait for it.
+
+    An entry names its own hash, so that a damaged one is noticed and made again.
+    """
+    if store is None:
+        return compute(), False
+    path = store.cache / kind / key
+    if (known := _read(path)) is not None:
+        return known, True
+    with store.claim(f"{kind}-{key}", wait=True):
+        if (known := _read(path)) is not None:
+            return known, True
+        content = compute()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, hashlib.sha256(content).digest() + content)
+        return content, False
+
+
+def _read(path: Any) -> bytes | None:
+    try:
+        data: bytes = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    content = data[32:]
+    return content if hashlib.sha256(content).digest() == data[:32] else None
+
+
+def pack_diagnosis(diagnosis: Diagnosis) -> bytes:
+    """The curves as JSON in the header, the dense statistics as tensors."""
+    tensors = {
+        f"{layer}|{part}": getattr(moments, part).clone()
+        for layer, moments in (diagnosis.statistics or {}).items()
+        for part in ("mean", "var")
+    }
+    counts = {layer: moments.count for layer, moments in (diagnosis.statistics or {}).items()}
+    metadata = {"diagnosis": diagnosis.to_json(), "counts": json.dumps(counts)}
+    return to_bytes({"": torch.zeros(1), **tensors}, metadata)
+
+
+def unpack_diagnosis(content: bytes) -> Diagnosis:
+    size = int.from_bytes(content[:8], "little")
+    header: Mapping[str, Any] = json.loads(content[8 : 8 + size])["__metadata__"]
+    tensors = from_bytes(content)
+    counts = json.loads(header["counts"])
+    statistics = {
+        layer: Moments(mean=tensors[f"{layer}|mean"], var=tensors[f"{layer}|var"], count=count)
+        for layer, count in counts.items()
+    }
+    return replace(Diagnosis.from_json(header["diagnosis"]), statistics=statistics)

@@ -1,0 +1,108 @@
+"""RunSpec: everything that decides one run's result; its id is a hash of what differs from the defaults."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from repairability.allocation import check_sparsity
+from repairability.detect import METHODS
+from repairability.diagnostics import OBSERVE
+from repairability.errors import InputError, unknown
+from repairability.repair import get_repair
+from repairability.rules import RULES
+
+VERSION = 1
+"""Part of every id: raised when the computation changes, a default included."""
+
+
+class RunSpec(BaseModel):
+    """One run: prune, repair and evaluate one network (or detect its transition). Frozen and validated."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    model: str = Field(description="a torchvision name, resnet20/32/44/56/110, digits, or package.module:callable")
+    data: str = Field(description="a data set's name, npz:FILE or folder:FOLDER")
+    task: Literal["prune", "detect"] = Field(
+        "prune", description="prune: prune, repair, evaluate; detect: look for the transition"
+    )
+    weights: str | None = Field(
+        None, description="a state dict's file, 'imagenet', 'trained' (digits: on the spot), or none: random"
+    )
+    num_classes: int | None = Field(None, ge=1, description="classes of the model's head")
+    image_size: int | None = Field(None, ge=1, description="resize images to this side")
+    rule: str = Field("rr", description=f"one of {', '.join(RULES)}")
+    options: dict[str, Any] = Field(default_factory=dict, description="the rule's own: solver, pinned, rest, floor ...")
+    repair: str = Field("cr+bn", description="a repair's name, or a chain such as cr+bn")
+    conditioned_on: str | None = Field(None, description="the repair that rr reckons with; none: the one applied")
+    sparsity: float = Field(0.95, description="the target, over the prunable weights")
+    grid: Literal["auto"] | tuple[float, ...] = Field("auto", description="sparsities the diagnosis measures")
+    observe: str = Field("layer", description=f"where damage is measured: {', '.join(OBSERVE)}")
+    seed: int = Field(0, ge=0, description="of the calibration images, and of random weights")
+    count: int = Field(128, ge=1, description="calibration images for the statistics")
+    test_images: int | None = Field(None, ge=1, description="only the first so many test images")
+    held_out: int = Field(0, ge=0, description="unlabeled images for the agreement with the dense network; 0: none")
+    objective: bool = Field(False, description="also J, the mean of rr at the allocation's own sparsities")
+    method: str = Field("cts", description=f"detect: {' or '.join(METHODS)}")
+    sweep: tuple[float, ...] | None = Field(None, description="detect: the sparsities; none: the method's own")
+    null: bool = Field(True, description="detect: also run the detector without information")
+    threads: int = Field(2, ge=1, description="CPU threads; they decide the last bits of a sum")
+
+    def model_post_init(self, _: Any) -> None:
+        check_sparsity(self.sparsity)
+        for s in (*(() if self.grid == "auto" else self.grid), *(self.sweep or ())):
+            check_sparsity(s, "a sparsity of the grid or sweep")
+        for kind, given, known in (
+            ("rule", self.rule, RULES),
+            ("observe", self.observe, OBSERVE),
+            ("method", self.method, METHODS),
+        ):
+            if given not in known:
+                raise unknown(kind, given, known)
+        for repair in (self.repair, self.conditioned_on):
+            if repair is not None:
+                get_repair(repair)
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> RunSpec:
+        """From plain values; a key nobody knows is refused with the near match, a bad value by its name."""
+        for key in values:
+            if key not in cls.model_fields:
+                raise unknown("setting", str(key), cls.model_fields)
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            first = error.errors()[0]
+            if isinstance(first.get("ctx", {}).get("error"), InputError):
+                raise first["ctx"]["error"] from None  # ours, with its own words
+            name = ".".join(map(str, first["loc"])) or "the spec"
+            given = "" if first["type"] == "missing" else f", not {first['input']!r}"
+            raise InputError(f"{name}: {first['msg']}{given}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+    def differences(self) -> dict[str, Any]:
+        """What is not at its default, in the order of the fields."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+    def run_id(self, contents: Mapping[str, str]) -> str:
+        """`contents` replaces the names of files by hashes of what is in them: {"weights": ..., "data": ...}."""
+        text = json.dumps({"version": VERSION, **self.differences(), **contents}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def describe() -> list[tuple[str, str, str]]:
+    """Name, default and meaning of every setting."""
+    return [
+        (name, "" if field.is_required() else json.dumps(_default(field)), field.description or "")
+        for name, field in RunSpec.model_fields.items()
+    ]
+
+
+def _default(field: Any) -> Any:
+    return field.get_default(call_default_factory=True)

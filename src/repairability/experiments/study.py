@@ -1,0 +1,160 @@
+"""A study: a TOML file with a base spec, cases, axes and exclusions; the cells are their product."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from repairability._files import read_text
+from repairability.errors import InputError, unknown
+from repairability.experiments.run import TRAINED
+from repairability.experiments.spec import RunSpec
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the standard library's reader came with 3.11
+    import tomli as tomllib
+
+KEYS = ("title", "section", "about", "base", "cases", "axes", "exclude")
+
+
+@dataclass(frozen=True)
+class Study:
+    """What to run, and the section of the report that shows it."""
+
+    name: str
+    title: str
+    section: str
+    about: str
+    specs: tuple[RunSpec, ...]
+    smoke: bool = False
+
+
+def read_study(path: str | Path) -> Study:
+    """Read and check a study; every mistake is named with the file."""
+    path = Path(path)
+    try:
+        content = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not TOML: {error}") from error
+    try:
+        return _study(path.stem, content)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _study(name: str, content: Mapping[str, Any]) -> Study:
+    for key in content:
+        if key not in KEYS:
+            raise unknown("key", key, KEYS)
+    base, axes = _table(content, "base"), _table(content, "axes")
+    cases, exclusions = _tables(content, "cases") or [{}], _tables(content, "exclude")
+    for field in (*axes, *(key for exclusion in exclusions for key in exclusion)):
+        _check_field(field)
+    for field, values in axes.items():
+        if not isinstance(values, list) or not values:
+            raise InputError(f"the axis {field!r} must be a list of values, not {values!r}")
+    cells = []
+    for case in cases:
+        for values in itertools.product(*axes.values()):
+            cell = RunSpec.read({**base, **case, **dict(zip(axes, values, strict=True))})
+            if not any(_matches(cell, exclusion) for exclusion in exclusions):
+                cells.append(cell)
+    if not cells:
+        raise InputError("no cell is left: the exclusions match all of them")
+    title, about = str(content.get("title", name)), str(content.get("about", ""))
+    return Study(name, title, str(content.get("section", "accuracy")), about, _unique(cells))
+
+
+def only(study: Study, choices: Sequence[str]) -> Study:
+    """The cells that fit every choice, such as "rule=rr" or "sparsity=0.95"."""
+    wanted: dict[str, list[Any]] = {}
+    for choice in choices:
+        field, equals, text = choice.partition("=")
+        if not equals:
+            raise InputError(f"--only takes SETTING=VALUE, such as rule=rr, not {choice!r}")
+        _check_field(field)
+        wanted.setdefault(field, []).append(_value(text))
+    kept = tuple(spec for spec in study.specs if _matches(spec, wanted))
+    if not kept:
+        have = {field: sorted({str(getattr(spec, field)) for spec in study.specs}) for field in wanted}
+        raise InputError(f"no cell of {study.name} fits {', '.join(choices)}; it has {have}")
+    return replace(study, specs=kept)
+
+
+SMOKE_IMAGES = 64
+
+
+def smoke(study: Study) -> Study:
+    """The same study in seconds, end to end: random or digits weights, noise or digits, 64 images, two sparsities (of
+    the axis's ends), one seed, a short recalibration. Its figures mean nothing.
+    """
+    sparsities = sorted({spec.sparsity for spec in study.specs})
+    seed = min(spec.seed for spec in study.specs)
+    kept = [spec for spec in study.specs if spec.sparsity in (sparsities[0], sparsities[-1]) and spec.seed == seed]
+    return replace(study, name=f"{study.name}-smoke", specs=_unique([_smoked(spec) for spec in kept]), smoke=True)
+
+
+def _smoked(spec: RunSpec) -> RunSpec:
+    values = spec.to_dict()
+    values |= {
+        "repair": _short(spec.repair),
+        "conditioned_on": None if spec.conditioned_on is None else _short(spec.conditioned_on),
+        "count": min(spec.count, SMOKE_IMAGES),
+        "test_images": SMOKE_IMAGES,
+        "held_out": min(spec.held_out, SMOKE_IMAGES),
+        "null": False,
+        "threads": 1,
+    }
+    if spec.task == "detect":
+        values |= {"sweep": [0.9, 0.95]}
+    if spec.weights != TRAINED:
+        classes = 10 if spec.num_classes is None else spec.num_classes
+        values |= {"weights": None, "data": f"random:{classes}", "image_size": None, "num_classes": classes}
+    return RunSpec.read(values)
+
+
+def _short(repair: str) -> str:
+    return "+".join("bn-short" if name.strip() == "bn" else name for name in repair.split("+"))
+
+
+def _unique(specs: Sequence[RunSpec]) -> tuple[RunSpec, ...]:
+    """Each cell once, in order."""
+    return tuple({spec.model_dump_json(): spec for spec in specs}.values())
+
+
+def _check_field(field: str) -> None:
+    if field not in RunSpec.model_fields:
+        raise unknown("setting", field, RunSpec.model_fields)
+
+
+def _matches(spec: RunSpec, wanted: Mapping[str, Any]) -> bool:
+    plain = spec.to_dict()
+    return all(plain[key] in (value if isinstance(value, list) else [value]) for key, value in wanted.items())
+
+
+def _value(text: str) -> Any:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False, "none": None}.get(text, text)
+
+
+def _table(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = content.get(key, {})
+    if not isinstance(found, dict):
+        raise InputError(f"[{key}] must be a table, not {found!r}")
+    return found
+
+
+def _tables(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    found = content.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise InputError(f"[[{key}]] must be tables, not {found!r}")
+    return found

@@ -1,0 +1,491 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from repairability import InputError, create_model, diagnose, load_data
+from repairability.experiments import (
+    Files,
+    InProcess,
+    Processes,
+    Progress,
+    RayCluster,
+    Record,
+    RunSpec,
+    Store,
+    describe,
+    only,
+    read_study,
+    run_job,
+    smoke,
+    sweep,
+)
+from repairability.experiments import run as run_module
+from repairability.experiments.cache import cached, pack_diagnosis, state_digest, unpack_diagnosis
+
+SMALL = """
+title = "small"
+[base]
+model = "{model}"
+data = "random:10"
+repair = "cr+bn-short"
+threads = 1
+count = 64
+[axes]
+rule = ["uniform", "erk", "rr"]
+sparsity = [0.8, 0.9]
+seed = {seeds}
+"""
+TESTS = Path(__file__).parent
+
+
+def study_file(folder: Path, model: str = "networks:small_net", seeds: str = "[0, 1]", text: str = SMALL) -> Path:
+    file = folder / "small.toml"
+    file.write_text(text.format(model=model, seeds=seeds))
+    return file
+
+
+def swept(file: Path, folder: Path, **options: Any) -> tuple[Store, Progress]:
+    study, store = read_study(file), Store(folder)
+    jobs = [Files().job(spec, folder) for spec in study.specs]
+    return store, sweep(study, jobs, store, **options)
+
+
+def results(store: Store) -> dict[str, Any]:
+    records, problems = store.read_all()
+    assert not problems
+    return {record.run_id: (record.spec.to_dict(), record.status, record.result) for record in records}
+
+
+# --- specs --------------------------------------------------------------------------------------------------------
+
+
+def test_ids_are_frozen() -> None:
+    """A changed id loses every record people have: change VERSION on purpose, never an id by accident."""
+    base = {"model": "resnet18", "data": "cifar100"}
+    contents = {"data": "content:0123456789abcdef", "weights": "fedcba9876543210"}
+    assert RunSpec.read(base).run_id({}) == "f1563dd40b17db5e"
+    assert RunSpec.read({**base, "sparsity": 0.9, "rule": "erk", "seed": 2}).run_id(contents) == "f8cfe49fbb6f6f9a"
+    assert RunSpec.read({**base, "task": "detect", "sweep": [0.9, 0.95]}).run_id(contents) == "ce4fa856eab3f5fb"
+
+
+def test_what_is_at_its_default_is_not_in_the_id() -> None:
+    base = {"model": "resnet18", "data": "cifar100"}
+    assert RunSpec.read({**base, "sparsity": 0.95, "rule": "rr"}).run_id({}) == RunSpec.read(base).run_id({})
+    assert RunSpec.read({**base, "rule": "erk"}).run_id({}) != RunSpec.read(base).run_id({})
+    assert RunSpec.read(base).run_id({"weights": "a"}) != RunSpec.read(base).run_id({"weights": "b"})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sparsty": 0.9}, "unknown setting 'sparsty'; did you mean sparsity?"),
+        ({"sparsity": 95}, "did you mean 0.95?"),
+        ({"sparsity": "high"}, "sparsity: .*not 'high'"),
+        ({"rule": "er"}, "unknown rule 'er'; did you mean erk"),
+        ({"repair": "cr+xy"}, "unknown repair 'xy'"),
+        ({"seed": -1}, "seed: .*not -1"),
+        ({"method": "magic"}, "unknown method 'magic'"),
+        ({"model": None}, "model: "),
+    ],
+)
+def test_refused_specs(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        RunSpec.read({"model": "resnet18", "data": "cifar100", **given})
+
+
+def test_specs_are_frozen_and_every_setting_is_explained() -> None:
+    spec = RunSpec.read({"model": "resnet18", "data": "cifar100"})
+    with pytest.raises(ValueError, match="frozen"):
+        spec.sparsity = 0.5  # type: ignore[misc]
+    assert all(meaning for _, _, meaning in describe())
+    assert RunSpec.read(spec.to_dict()) == spec
+
+
+def test_files_enter_by_content(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    model = create_model("networks:small_net")
+    for name, scale in (("a", 1.0), ("b", 1.0), ("c", 2.0)):
+        (tmp_path / name).mkdir()
+        save_file({k: scale * v for k, v in model.state_dict().items()}, tmp_path / name / "w.safetensors")
+    spec = RunSpec.read({"model": "networks:small_net", "data": "random:10", "weights": "w.safetensors"})
+    ids = [Files([tmp_path / name]).job(spec, None).run_id for name in "abc"]
+    assert ids[0] == ids[1] != ids[2]
+    assert Files([tmp_path / "a"], root=tmp_path).job(spec, tmp_path, "cuda").run_id == ids[0]
+    with pytest.raises(InputError, match="no weights 'w.safetensors' in .*--files"):
+        Files([tmp_path]).job(spec, None)
+
+
+def test_a_plain_name_is_an_npz_where_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "cifar10.npz").write_bytes(b"")
+    assert Files([tmp_path]).data("cifar10") == f"npz:{tmp_path / 'cifar10.npz'}"
+    assert Files().data("cifar10") == "cifar10"
+    assert Files([tmp_path]).data("npz:cifar10.npz") == f"npz:{tmp_path / 'cifar10.npz'}"
+
+
+# --- studies ------------------------------------------------------------------------------------------------------
+
+
+def test_a_study_is_base_cases_axes_minus_exclusions(tmp_path: Path) -> None:
+    text = """
+title = "t"
+section = "accuracy"
+[base]
+data = "random:10"
+[[cases]]
+model = "resnet20"
+[[cases]]
+model = "resnet56"
+seed = 7
+[axes]
+rule = ["erk", "lamp", "rr"]
+sparsity = [0.8, 0.9]
+[[exclude]]
+model = "resnet56"
+rule = ["erk", "lamp"]
+"""
+    study = read_study(study_file(tmp_path, text=text))
+    cells = [(s.model, s.rule, s.sparsity, s.seed) for s in study.specs]
+    assert len(cells) == 6 + 2
+    assert cells[-1] == ("resnet56", "rr", 0.9, 7)
+    assert [s.rule for s in only(study, ["rule=rr", "rule=erk", "sparsity=0.9"]).specs] == ["erk", "rr", "rr"]
+    with pytest.raises(InputError, match=r"no cell of small fits rule=raw; it has \{'rule': \['erk', 'lamp', 'rr'\]\}"):
+        only(study, ["rule=raw"])
+    with pytest.raises(InputError, match="--only takes SETTING=VALUE"):
+        only(study, ["rr"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("axis = 1", "small.toml: unknown key 'axis'; did you mean axes?"),
+        ("[axes]\nrulle = ['rr']", "unknown setting 'rulle'; did you mean rule"),
+        ("[axes]\nrule = 'rr'", "the axis 'rule' must be a list"),
+        ("[base]\nmodel = 'resnet20'\ndata = 'random:10'\nsparsty = 1", "unknown setting 'sparsty'"),
+        ("[base", "small.toml is not TOML"),
+        ("[base]\nmodel = 'a'\ndata = 'b'\n[[exclude]]\nmodel = 'a'", "no cell is left"),
+        ("[base]\nmodel = 'a'\ndata = 'b'\n[[exclude]]\nmodle = 'a'", "unknown setting 'modle'"),
+        ("cases = 3", r"\[\[cases\]\] must be tables"),
+    ],
+)
+def test_refused_studies(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        read_study(study_file(tmp_path, text=text.replace("{", "{{")))
+
+
+def test_smoke_keeps_the_shape_and_shrinks_the_work() -> None:
+    study = read_study(TESTS.parent / "studies" / "main_results.toml")
+    small = smoke(study)
+    assert {s.rule for s in small.specs} == {s.rule for s in study.specs}
+    assert len({s.sparsity for s in small.specs}) == 2
+    assert {s.seed for s in small.specs} == {0}
+    assert {(s.weights, s.data) for s in small.specs} == {(None, "random:10"), (None, "random:100")}
+    assert {(s.count, s.test_images, s.repair) for s in small.specs} == {(64, 64, "cr+bn-short")}
+
+
+# --- the store ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return swept(study_file(tmp_path), tmp_path / "runs", limit=2)[0]
+
+
+def test_records(store: Store) -> None:
+    (first, second), problems = store.read_all()
+    assert not problems
+    assert first.status == second.status == "done"
+    assert Record.from_json(first.to_json()) == first
+    assert {"top1", "achieved", "global_sparsity", "dense_top1", "allocation", "n"} <= set(first.result)
+    assert {"commit", "torch", "hardware", "host", "seconds", "peak_memory_mb"} <= set(first.provenance)
+    assert first.provenance["seconds"]["repair"] > 0
+    assert first.provenance["peak_memory_mb"] > 50
+    frame = store.frame()
+    assert list(frame["run_id"]) == [first.run_id, second.run_id]
+    assert frame["top1"].tolist() == [first.result["top1"], second.result["top1"]]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "edited", "foreign", "binary", "renamed"])
+def test_damaged_records_are_reported_and_made_again(damage: str, store: Store, tmp_path: Path) -> None:
+    whole = results(store)
+    victim, other = sorted(whole)
+    file = store.path(victim)
+    text = file.read_text()
+    harm = {
+        "truncated": text[: len(text) // 2].encode(),
+        "edited": text.replace('"top1": ', '"top1": 1').encode(),
+        "foreign": b"[1, 2]",
+        "binary": bytes(range(256)),
+        "renamed": store.path(other).read_bytes(),
+    }
+    file.write_bytes(harm[damage])
+    records, problems = store.read_all()
+    assert [record.run_id for record in records] == [other]
+    assert len(problems) == 1
+    assert str(file) in problems[0]
+    _, progress = swept(tmp_path / "small.toml", store.folder, limit=1)
+    assert len(progress.problems) == 1
+    assert "run again" in progress.problems[0]
+    assert file.with_name(f"{file.name}.damaged").read_bytes() == harm[damage]
+    assert results(store) == whole
+
+
+def test_a_failed_run_is_a_record(tmp_path: Path) -> None:
+    text = SMALL.replace('rule = ["uniform", "erk", "rr"]', 'rule = ["erk"]').replace("[0.8, 0.9]", "[0.8, 0.999]")
+    file = study_file(tmp_path, text=text, seeds="[0]")
+    store, progress = swept(file, tmp_path / "runs")
+    assert (progress.done, progress.failed, progress.left) == (1, 1, 0)
+    (failed,) = (record for record in store.read_all()[0] if record.status == "failed")
+    assert "BudgetError" in failed.error
+    assert failed.spec.sparsity == 0.999
+    assert failed.provenance["hardware"]
+    assert swept(file, tmp_path / "runs")[1].running == 0  # it is not tried again ...
+    again = swept(file, tmp_path / "runs", retry_failed=True)[1]  # ... unless asked for
+    assert (again.known, again.done, again.failed) == (1, 0, 1)
+
+
+def test_studies_of_a_store(store: Store) -> None:
+    (entry,) = store.studies()
+    assert (entry.name, entry.title, len(entry.run_ids)) == ("small", "small", 12)
+    (store.folder / "studies" / "broken.json").write_text("{")
+    with pytest.raises(InputError, match="broken.json is not a study"):
+        store.studies()
+
+
+# --- sharing ------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {"diagnose": 0, "create_model": 0}
+
+    def counting(name: str, original: Any) -> Any:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            calls[name] += 1
+            return original(*args, **kwargs)
+
+        return counted
+
+    for name in calls:
+        monkeypatch.setattr(run_module, name, counting(name, getattr(run_module, name)))
+    for shared in (run_module._network, run_module._data, run_module._calibration):
+        shared.cache_clear()
+    swept(study_file(tmp_path, seeds="[0]"), tmp_path / "runs")
+    assert calls == {"diagnose": 2, "create_model": 1}  # one for the rules on CR+BN-short's curves, one for the others
+    for shared in (run_module._network, run_module._data, run_module._calibration):
+        shared.cache_clear()
+    for file in (tmp_path / "runs" / "records").iterdir():
+        file.unlink()
+    swept(study_file(tmp_path, seeds="[0]"), tmp_path / "runs")  # as another process would: from the disk
+    assert calls["diagnose"] == 2
+
+
+def test_a_diagnosis_goes_through_the_cache_unchanged() -> None:
+    model, images = create_model("digits"), torch.randn(128, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    found = diagnose(model, images)
+    back = unpack_diagnosis(pack_diagnosis(found))
+    assert back == found
+    assert back.statistics is not None
+    assert found.statistics is not None
+    for layer, moments in found.statistics.items():
+        assert torch.equal(back.statistics[layer].mean, moments.mean)
+        assert torch.equal(back.statistics[layer].var, moments.var)
+        assert back.statistics[layer].count == moments.count
+
+
+def test_the_cache_computes_once_and_notices_damage(tmp_path: Path) -> None:
+    store, calls = Store(tmp_path), []
+
+    def compute() -> bytes:
+        calls.append(1)
+        return b"content"
+
+    assert cached(store, "kind", "key", compute) == (b"content", False)
+    assert cached(store, "kind", "key", compute) == (b"content", True)
+    (store.cache / "kind" / "key").write_bytes(b"half")
+    assert cached(store, "kind", "key", compute) == (b"content", False)
+    assert len(calls) == 2
+
+
+ONE_OF_MANY = """
+import sys, time
+from pathlib import Path
+from repairability.experiments import Store
+from repairability.experiments.cache import cached
+folder = Path(sys.argv[1])
+
+def compute():
+    (folder / f"computed-{sys.argv[2]}").touch()
+    time.sleep(0.5)
+    return b"x" * 100_000
+
+assert cached(Store(folder), "kind", "key", compute)[0] == b"x" * 100_000
+"""
+
+
+def test_many_processes_compute_once(tmp_path: Path) -> None:
+    processes = [subprocess.Popen([sys.executable, "-c", ONE_OF_MANY, str(tmp_path), str(i)]) for i in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert len(list(tmp_path.glob("computed-*"))) == 1
+
+
+def test_a_state_digest_sees_every_weight() -> None:
+    model = create_model("networks:small_net")
+    before = state_digest(model)
+    with torch.no_grad():
+        model.get_parameter("0.bias")[3] += 1e-6
+    assert state_digest(model) != before
+
+
+# --- executors ----------------------------------------------------------------------------------------------------
+
+
+def test_every_executor_gives_the_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    file = study_file(tmp_path)
+    here, _ = swept(file, tmp_path / "here", executor=InProcess())
+    there, progress = swept(file, tmp_path / "there", executor=Processes(2))
+    assert progress.done == 12
+    assert results(here) == results(there)
+
+
+def test_a_job_leaves_the_threads_as_they_were(tmp_path: Path) -> None:
+    (spec, *_) = read_study(study_file(tmp_path)).specs
+    threads = torch.get_num_threads()
+    found = run_job(Files().job(spec.model_copy(update={"threads": 1}), None).to_dict())
+    assert found["status"] == "done"
+    assert torch.get_num_threads() == threads
+
+
+def driver(file: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "repairability", "sweep", str(file), "--store", str(folder), "--json", *more]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_records(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 60
+    while len(list((folder / "records").glob("*.json"))) < count and process.poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    """The worker processes of a driver (the spawned ones, not multiprocessing's tracker)."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                command = (entry / "cmdline").read_text()
+            except (OSError, ValueError):
+                continue
+            if parent == process.pid and "spawn_main" in command:
+                found.append(int(entry.name))
+    return found
+
+
+def test_kill_9_of_the_driver_and_of_workers(tmp_path: Path) -> None:
+    """Ten times at random moments, driver and worker in turn: nothing is lost, nothing doubled, nothing differs."""
+    file = study_file(tmp_path, "networks:SlowNet", "[0, 1, 2, 3, 4, 5]")
+    calm, _ = swept(file, tmp_path / "calm")
+    folder, moments = tmp_path / "runs", random.Random(0)
+    process = None
+    for i in range(10):
+        if process is None or process.poll() is not None:
+            process = driver(file, folder, "--executor", "processes", "--workers", "2")
+        wait_for_records(folder, min(2 * (i + 1), 30), process)
+        time.sleep(moments.random() * 0.5)
+        if i % 2:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        else:
+            for worker in workers_of(process)[:1]:
+                os.kill(worker, signal.SIGKILL)
+        Store(folder).read_all()
+    last = driver(file, folder, "--executor", "processes", "--workers", "2")
+    out, err = last.communicate(timeout=120)
+    assert last.returncode == 0, err
+    assert json.loads(out)["left"] == 0
+    assert results(Store(folder)) == results(calm)
+    assert not list((folder / "records").glob("*.part"))
+
+
+def test_two_sweeps_on_one_store_do_the_work_once(tmp_path: Path) -> None:
+    file = study_file(tmp_path, "networks:SlowNet", "[0, 1, 2, 3]")
+    both = [driver(file, tmp_path / "runs") for _ in range(2)]
+    found = []
+    for process in both:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        found.append(json.loads(out))
+    assert sum(each["done"] for each in found) == 24
+    assert all(each["known"] + each["done"] + each["elsewhere"] == 24 for each in found)
+    assert len(results(Store(tmp_path / "runs"))) == 24
+
+
+def test_an_interrupted_sweep_resumes(tmp_path: Path) -> None:
+    file = study_file(tmp_path, "networks:SlowNet")
+    process = driver(file, tmp_path / "runs")
+    wait_for_records(tmp_path / "runs", 2, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    records, problems = Store(tmp_path / "runs").read_all()
+    assert 2 <= len(records) < 12
+    assert not problems
+    store, progress = swept(file, tmp_path / "runs")
+    assert (progress.known, progress.done) == (len(records), 12 - len(records))
+    assert len(results(store)) == 12
+
+
+def test_a_ray_cluster_loses_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head and two workers on loopback; one worker is killed while it works; the study completes all the same."""
+    pytest.importorskip("ray", reason="needs the extra 'ray'")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    memory = {"object_store_memory": 80 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **memory})
+    try:
+        nodes = [cluster.add_node(num_cpus=1, **memory) for _ in range(2)]
+        file = study_file(tmp_path, "networks:SlowNet", "[0, 1, 2]")
+        calm, _ = swept(file, tmp_path / "calm")
+        killed = []
+
+        def watch(progress: Progress) -> None:
+            if progress.done >= 4 and not killed:
+                killed.append(nodes[0])
+                cluster.remove_node(nodes[0], allow_graceful=False)
+
+        store, progress = swept(file, tmp_path / "runs", executor=RayCluster(cluster.address), watch=watch)
+        assert killed
+        assert (progress.done, progress.failed, progress.left) == (18, 0, 0)
+        assert results(store) == results(calm)
+    finally:
+        cluster.shutdown()
+
+
+def test_no_cluster(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs the extra 'ray'")
+    with pytest.raises(InputError, match="no Ray cluster at 'ray-is-not-here'"):
+        list(RayCluster("ray-is-not-here").run(run_job, iter([])))
+
+
+def test_random_data_is_the_same_each_time() -> None:
+    first, second = (load_data("random:7") for _ in range(2))
+    assert first.fingerprint == second.fingerprint
+    assert (first.classes, len(first.train), len(first.test)) == (7, 256, 64)
+    with pytest.raises(InputError, match="random:CLASSES takes a number"):
+        load_data("random:many")

@@ -1,0 +1,497 @@
+"""Studies in the report: made-up records with known numbers, the paper's tables, and every studies/*.toml."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repairability import InputError
+from repairability.detect import Transition
+from repairability.experiments.spec import RunSpec
+from repairability.experiments.store import Record, StudyEntry
+from repairability.report import paper
+from repairability.report.estimates import Estimate
+from repairability.report.paper import Number, number, paper_table
+from repairability.report.store import STORE_FORMATS, study_report, write_store_report
+from repairability.report.studies import SECTIONS, SMOKE, study_section, study_tables
+from repairability.report.studies.allocations import uncapped
+from repairability.report.studies.groups import data_name, model_name
+from repairability.tables import Table
+
+STUDIES = sorted((Path(__file__).parents[1] / "studies").glob("*.toml"))
+LAYERS = {row["Layer"]: row for row in paper_table("layerwise_delta")}
+PROJECTIONS = [layer for layer in LAYERS if "downsample" in layer]
+TOTALS = {layer: 8_192 if layer in PROJECTIONS else 100_000 for layer in LAYERS}
+ABOUT = {"commit": "abc123", "hardware": "two cores", "host": "here", "seconds": {"diagnose": 30.0, "evaluate": 90.0}}
+RULES = ("global", "uniform", "raw", "residual", "rr", "erk", "lamp")
+counter = itertools.count()
+
+
+def run(top1: float = 0.1, *, result: dict[str, Any] | None = None, **spec: Any) -> Record:
+    """A done run of ResNet18 on CIFAR-100."""
+    settings = RunSpec.read({"model": "resnet18", "data": "cifar100", "num_classes": 100, **spec})
+    column = "ERK sparsity" if settings.rule == "erk" else "RR sparsity"
+    found = {
+        "achieved": settings.sparsity,
+        "global_sparsity": settings.sparsity * 11_157_504 / 11_166_912,
+        "top1": top1,
+        "top5": top1,
+        "loss": 1.0,
+        "n": 10_000,
+        "dense_top1": 0.627,
+        "dense_bn_top1": 0.62,
+        "allocation": {layer: float(row[column]) for layer, row in LAYERS.items()},
+        "totals": TOTALS,
+        "n_all": sum(TOTALS.values()) + 9_408,
+        "projections": PROJECTIONS,
+        "objective": None,
+        "agreement": None,
+        "fingerprint": "f",
+        **(result or {}),
+    }
+    return Record(f"run{next(counter)}", settings, "done", found, "", ABOUT)
+
+
+def failed(**spec: Any) -> Record:
+    settings = RunSpec.read({"model": "resnet18", "data": "cifar100", **spec})
+    return Record(f"run{next(counter)}", settings, "failed", {}, "InputError: <b>no weights</b>", ABOUT)
+
+
+def detected(core: Sequence[float] | None, broad: Sequence[float] | None, **spec: Any) -> Record:
+    points = (0.9, 0.945, 0.95, 0.955, 0.96)
+    series = {name: [0.0, 0.1, 0.5, 0.6, 0.2] for name in ("G", "T", "CTS", "smoothed")}
+    bounds = [None if each is None else (each[0], each[1]) for each in (core, broad)]
+    found = Transition("cts", points, series, bounds[0], bounds[1], null={"shuffled": 0.25})
+    settings = RunSpec.read({"model": "resnet18", "data": "cifar100", "task": "detect", **spec})
+    return Record(f"run{next(counter)}", settings, "done", {"transition": found.to_dict()}, "", ABOUT)
+
+
+def seeds(values: Sequence[float], **spec: Any) -> list[Record]:
+    return [run(top1, seed=seed, **spec) for seed, top1 in enumerate(values)]
+
+
+def line(table: Table, *labels: str) -> dict[str, str]:
+    """The row that starts with these labels."""
+    (found,) = [row for row in table.rows if tuple(row[: len(labels)]) == labels]
+    return dict(zip(table.columns, found, strict=True))
+
+
+def dashed(text: str) -> str:
+    """With plain dashes."""
+    return text.replace("\N{EN DASH}", "-")
+
+
+def smoke_records() -> list[Record]:
+    """What a smoke run leaves: another data set, one seed, few images, a missing rule, a failed run, a detection."""
+    tiny = {"result": {"n": 16, "objective": 0.9}, "data": "random:100", "repair": "cr"}
+    records = [run(0.1, rule=rule, sparsity=s, **tiny) for rule in RULES[:-1] for s in (0.5, 0.95)]
+    other = {"model": "digits", "num_classes": None, "data": "digits"}
+    records += [run(0.3, rule=rule, sparsity=0.9, **other) for rule in ("rr", "erk")]
+    pinned = {"pinned": {"*downsample*": 0.7}, "rest": "erk"}
+    records += [run(0.2, rule="forced", options=pinned, sparsity=0.95, data="random:100")]
+    return [*records, failed(rule="lamp"), detected(None, None, data="random:100", sweep=[0.9, 0.95])]
+
+
+# --- the paper's tables -------------------------------------------------------------------------------------------
+
+
+def test_the_papers_tables_are_carried_unchanged(shared: Path) -> None:
+    theirs = {file.name: file.read_bytes() for file in (shared / "paper").glob("*.csv")}
+    assert theirs == {file.name: file.read_bytes() for file in paper.FOLDER.glob("*.csv")}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("17.68 ± 0.35", Number(17.68, 0.35)),
+        ("17.68±0.35", Number(17.68, 0.35)),
+        ("+1.12", Number(1.12)),
+        ("-0.88", Number(-0.88)),
+        ("95%", Number(95.0)),
+        ("", None),
+    ],
+)
+def test_cells_of_the_paper(text: str, found: Number | None) -> None:
+    assert number(text) == found
+
+
+def test_what_the_paper_does_not_have_is_refused() -> None:
+    with pytest.raises(InputError, match="'7.23 min'"):
+        number("7.23 min")
+    with pytest.raises(InputError, match="did you mean main_results"):
+        paper_table("main_result")
+
+
+def test_intervals_of_the_paper() -> None:
+    assert paper.interval("95.0-95.5%") == (0.95, 0.955)
+    assert paper.interval("97.0%") == (0.97, 0.97)
+    assert paper.interval("not detected") is None
+
+
+def test_names_meet_the_papers() -> None:
+    for name in ("cifar100", "npz:some/CIFAR-100.npz", "folder:data/cifar_100"):
+        assert data_name(name) == "CIFAR100"
+    assert data_name("npz:cifar10.npz") == "CIFAR10"
+    assert data_name("pets") == "Oxford Pets"
+    assert data_name("random:100") == "random:100"
+    assert (model_name("vgg16_bn"), model_name("resnet34"), model_name("digits")) == ("VGG16-BN", "ResNet34", "digits")
+
+
+# --- known numbers ------------------------------------------------------------------------------------------------
+
+
+def test_half_widths() -> None:
+    assert Estimate(0.5, 0.02, 3, 100).half_width == pytest.approx(4.302653 * 0.02 / math.sqrt(3))
+    assert Estimate(0.5, 0.05, 1, 100).half_width == pytest.approx(0.098)
+    assert Estimate(0.5, None, 1, 100).half_width is None
+
+
+def test_main_results_beside_the_papers() -> None:
+    records = [*seeds((0.12, 0.13, 0.14), rule="rr", sparsity=0.95), *seeds((0.09,), rule="erk", sparsity=0.95)]
+    (table,) = study_tables("main_results", [*records, failed(rule="lamp", sparsity=0.95)])
+    ours = line(table, "CIFAR100", "95 %", "ours")
+    assert (ours["rr"], ours["erk"], ours["global"]) == ("13.00 ± 1.00", "9.00 ± 0.29*", "")
+    assert line(table, "CIFAR100", "95 %", "95 %")["rr"] == "±2.48"  # 4.3027 / sqrt(3)
+    assert line(table, "CIFAR100", "95 %", "paper")["rr"] == "11.86"
+    assert line(table, "CIFAR100", "95 %", "difference") | {"rr": "", "erk": ""} == {
+        **dict.fromkeys(table.columns, ""),
+        "data": "CIFAR100",
+        "sparsity": "95 %",
+        "number": "difference",
+    }
+    assert line(table, "CIFAR100", "95 %", "difference")["rr"] == "+1.14"
+    assert not [row for row in table.rows if row[0] == "CIFAR10" and row[2] != "paper"]  # only the paper has it
+    for word in ("n = 10,000 test images", "Commit: abc123", "Hardware: two cores", "dense 62.70 %", "Student's t"):
+        assert word in table.caption
+    assert "1 of 5 runs failed" in table.caption
+    assert SMOKE not in table.caption
+
+
+def test_gaps_are_paired_by_seed() -> None:
+    records = [*seeds((0.10, 0.14), rule="rr", sparsity=0.95), *seeds((0.08, 0.10), rule="erk", sparsity=0.95)]
+    (table,) = study_tables("paired_gap", records)
+    found = line(table, "CIFAR100", "95 %")
+    assert found["rr - erk"] == "+3.00 ± 1.41"  # of 2 and 4 points
+    assert found["rr - erk, paper"] == "+2.48 ± 0.69"
+    assert found["rr - erk, difference"] == "+0.52"
+    assert found["rr - erk, 95 %"] == "±12.71"  # 12.706 * 1.4142 / sqrt(2)
+
+
+def test_the_central_band_is_ours() -> None:
+    gap = {0.935: 0.0, 0.94: 0.02, 0.945: 0.03, 0.95: 0.001, 0.955: 0.02}
+    records = [
+        run(
+            0.1 + (top1 if rule == "rr" else 0) + (0.004 * seed if rule == "rr" else 0),
+            rule=rule,
+            sparsity=s,
+            seed=seed,
+        )
+        for s, top1 in gap.items()
+        for rule in ("rr", "erk")
+        for seed in (0, 1)
+    ]
+    _, table = study_tables("fine_transition", records)
+    assert "CIFAR100: 94-94.5 %" in dashed(table.caption)
+    assert "The paper's: 94-95.5 %" in dashed(table.caption)
+    assert line(table, "CIFAR100", "94 %")["rr - erk, paper"] == "+3.12 ± 0.64"
+    assert line(table, "CIFAR100", "93.5 %")["rr - erk, paper"] == "+0.35"  # 18.54 - 18.19
+
+
+def test_lamp_and_raw() -> None:
+    records = [run(top1, rule=rule, sparsity=0.955) for rule, top1 in (("rr", 0.1), ("lamp", 0.09), ("raw", 0.05))]
+    (lamp,), (raw,) = study_tables("lamp_gap", records), study_tables("raw_gap", records)
+    assert line(lamp, "CIFAR100", "95.5 %", "paper")["rr - lamp"] == "+1.62"
+    assert line(lamp, "CIFAR100", "95.5 %", "difference")["rr - lamp"] == "-0.62"
+    assert line(raw, "CIFAR100", "95.5 %", "paper")["rr - raw"] == "+2.62"
+    assert line(raw, "CIFAR100", "95.5 %", "difference")["rr - raw"] == "+2.38"
+
+
+def test_layer_by_layer() -> None:
+    section = study_section(
+        "layerwise", [run(rule=rule, sparsity=0.95, seed=s) for rule in ("rr", "erk") for s in (0, 1)]
+    )
+    (table,) = section.tables
+    found = line(table, "layer2.0.downsample.0")
+    assert (found["rr - erk"], found["rr - erk, paper"]) == ("+0.700 ± 0.000", "+0.700")
+    assert {row[table.columns.index("rr, difference")] for row in table.rows} == {"+0.000"}
+    assert len(table.rows) == 19
+    assert list(section.figures) == ["layerwise_cifar100_95"]
+
+
+def test_correlations_of_the_papers_own_allocations() -> None:
+    (table,) = study_tables("allocation_correlation", [run(rule=rule, sparsity=0.95) for rule in ("rr", "erk")])
+    found = line(table, "CIFAR100", "95 %")
+    assert found["Pearson"].removesuffix("*") == found["Pearson, paper"]
+    assert found["Spearman, difference"] == "+0.000"
+    assert "highly correlated" in table.caption
+
+
+def test_the_uncapped_densities_are_the_papers() -> None:
+    densities = uncapped(RunSpec(model="resnet18", data="cifar100", rule="erk", sparsity=0.95, num_classes=100))
+    assert [f"{densities[row['Layer']]:.3f}" for row in paper_table("erk_cap")] == ["1.534", "0.763", "0.381"]
+    assert uncapped(RunSpec(model="resnet1", data="cifar100")) == {}
+    (table,) = study_tables("erk_cap", [run(rule=rule, sparsity=0.95) for rule in ("rr", "erk")])
+    found = line(table, "CIFAR100", "95 %", "layer2.0.downsample.0", "difference")
+    assert (found["uncapped density"], found["rr sparsity"]) == ("+0.000", "+0.000")
+
+
+def test_achieved_is_the_global_sparsity() -> None:
+    table, prunable = study_tables("achieved_sparsity", [run(rule="erk", sparsity=0.975, data="npz:x/cifar10.npz")])
+    assert line(table, "CIFAR10", "97.5 %", "ours")["erk"] == "97.42"
+    assert line(table, "CIFAR10", "97.5 %", "difference")["erk"] == "+0.00"
+    assert line(prunable, "CIFAR10", "97.5 %", "ours")["erk"] == "97.50"
+
+
+def test_projections_forced() -> None:
+    records = []
+    for s, repair, seed in itertools.product((0.0, 0.7), ("bn", "cr+bn"), (0, 1)):
+        plan = {layer: s if layer in PROJECTIONS else 0.96 for layer in LAYERS}
+        options = {"pinned": {"*downsample*": s}, "rest": "erk"}
+        top1 = 0.05 + 0.02 * seed + (0.03 if repair == "bn" else 0.06)
+        records.append(run(top1, rule="forced", options=options, repair=repair, seed=seed, result={"allocation": plan}))
+    (table,) = study_tables("projection_forced", records)
+    assert "mean over 2 seeds" in table.caption
+    ours = line(table, "CIFAR100", "95 %", "70 %", "ours")
+    assert (ours["bn"], ours["cr+bn"], ours["regular convolutions"]) == ("9.00 ± 1.41", "12.00 ± 1.41", "96.00 ± 0.00")
+    assert line(table, "CIFAR100", "95 %", "0 %", "difference")["regular convolutions"] == "-0.49"
+
+
+@pytest.mark.parametrize(
+    ("section", "model", "place"), [("vgg16_bn", "vgg16_bn", "85 %"), ("resnet34", "resnet34", "90 %")]
+)
+def test_networks(section: str, model: str, place: str) -> None:
+    s = float(place.removesuffix(" %")) / 100
+    records = [run(0.5, rule=rule, sparsity=s, model=model, data="cifar10", seed=1) for rule in ("rr", "lamp")]
+    main, gains, achieved = study_tables(section, records)
+    assert line(main, "CIFAR10", place, "ours")["rr"].startswith("50.00")
+    assert line(gains, "CIFAR10", place, "ours")["rr - lamp"].startswith("+0.00")
+    assert line(achieved, "CIFAR10", place, "1", "ours")["rr"]
+    assert line(achieved, "CIFAR10", place, "1", "difference")["rr"]
+    assert len({row[:3] for row in achieved.rows}) == 24
+
+
+def test_where_rr_is_useful() -> None:
+    records = [
+        *seeds((0.5, 0.52), rule="rr", sparsity=0.95),
+        *seeds((0.4, 0.42), rule="erk", sparsity=0.95),
+        *seeds((0.5, 0.52), rule="rr", sparsity=0.9),
+        *seeds((0.6, 0.62), rule="erk", sparsity=0.9),
+    ]
+    (table,) = study_tables("architecture_summary", records)
+    found = line(table, "ResNet18", "CIFAR100")
+    assert (found["rr best at"], found["rr above erk at"]) == ("95 %", "95 %")
+    assert found["paper: rr best at"] == "93.5 %, 94 %, 94.5 %, 95 %, 95.5 %, 96 %, 97.5 %"
+    assert line(table, "ResNet34", "CIFAR100")["paper: region"] == "97.5 %"
+    assert line(table, "ResNet34", "CIFAR100")["rr best at"] == ""
+
+
+def test_cores_by_seed_and_by_majority() -> None:
+    records = [
+        detected((0.95, 0.955), (0.945, 0.96), seed=0),
+        detected((0.95, 0.955), None, seed=1),
+        detected((0.945, 0.95), None, seed=2),
+    ]
+    (table,) = study_tables("cts_per_seed", records)
+    row = table.rows[[r[:3] for r in table.rows].index(("ResNet18", "CIFAR100", "0"))]
+    found = tuple(map(dashed, row[3:]))
+    assert found[:3] == ("95-95.5 %", "95-95.5 %", "+0.0, +0.0")
+    assert found[3:] == ("94.5-96 %", "94-96 %", "+0.5, +0.0", "shuffled 0.25")
+    (cores,) = study_tables("majority_cores", records)
+    agreed = line(cores, "ResNet18", "CIFAR100")
+    assert (dashed(agreed["core"]), agreed["same in all seeds"]) == ("95-95.5 %", "no")
+    assert agreed["difference"] == "+0.0, +0.0"
+    assert line(cores, "ResNet34", "CIFAR100")["paper's seeds, our rule"] == "97.5 %"  # the paper prints 97.0-97.5
+    (every,) = study_tables("detectors", records)
+    assert len(every.rows) == 3
+
+
+def test_consistency_over_rules() -> None:
+    records = [
+        run(top1, rule=rule, seed=seed, sparsity=0.95, result={"objective": j})
+        for seed in (0, 1)
+        for rule, j, top1 in (("rr", 0.5, 0.3), ("erk", 0.6, 0.2), ("lamp", 0.7, 0.1))
+    ]
+    (table,) = study_tables("consistency", records)
+    found = line(table, "CIFAR100", "95 %")
+    assert (found["Spearman"], found["Kendall"]) == ("1.000 ± 0.000", "1.000 ± 0.000")
+    assert found["Spearman, difference"] == "+0.688"
+
+
+def test_transfer_and_calibration() -> None:
+    (table,) = study_tables("transfer", [run(0.25, rule="rr", sparsity=0.95, data="pets", num_classes=37)])
+    assert line(table, "Oxford Pets", "95 %", "difference")["rr"] == "-3.91"
+    records = [run(0.1, rule=rule, sparsity=0.95, count=count) for rule in ("rr", "erk") for count in (16, 128)]
+    (table,) = study_tables("calibration_size", records)
+    assert line(table, "CIFAR100", "95 %", "16", "difference")["rr"] == "-2.51"
+    assert line(table, "CIFAR100", "95 %", "128", "ours")["rr sparsity"] == "94.92*"
+
+
+def test_cost_per_sparsity_point() -> None:
+    records = [run(rule=rule, sparsity=s) for rule in ("rr", "erk") for s in (0.94, 0.95)]
+    table, stages = study_tables("diagnostic_cost", records)
+    median = line(table, "Median time per sparsity point")
+    assert (median["ours"], median["difference"]) == ("4.00 min", "-3.23 min")
+    for item in ("Candidate sparsities", "Repairable convolutional layers", "BN recalibration batches"):
+        assert line(table, item)["difference"] == "+0"
+    assert line(stages, "diagnose")["sum, s"] == "120.00"
+
+
+def test_settings_that_differ_are_told_apart() -> None:
+    records = [run(0.1, rule="rr", observe=observe) for observe in ("layer", "norm")]
+    records += [run(0.1, rule="rr", options={"solver": "exact"})]
+    section = study_section("accuracy", records)
+    assert len(section.tables) == 2
+    assert "n = 10,000 test images" in section.tables[0].caption
+    assert "rr (solver=exact)" in str(section.tables[0])
+    assert next(iter(section.figures)) == "sweep_resnet18_on_cifar100_observe_layer"
+
+
+# --- every section, whatever it is given --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_sections_of_nothing_and_of_a_smoke_run(name: str) -> None:
+    for records in ([], [failed()], smoke_records()):
+        section = study_section(name, records, smoke=True)
+        assert section.tables
+        for table in section.tables:
+            assert str(table)
+            assert table.caption.endswith(SMOKE)
+            assert "  " not in table.caption
+            assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_rows_rise_within_a_place() -> None:
+    (table,) = study_tables("paired_gap", [run(0.1, rule=rule, sparsity=0.94) for rule in ("rr", "erk")])
+    assert [row[1] for row in table.rows if row[0] == "CIFAR100"] == ["90 %", "92.5 %", "94 %", "95 %", "97.5 %"]
+
+
+def test_tables_need_no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert study_tables("main_results", seeds((0.1, 0.2), rule="rr"))
+
+
+def test_an_unknown_section_is_refused() -> None:
+    with pytest.raises(InputError, match="did you mean main_results"):
+        study_tables("main_result", [])
+
+
+# --- the store's page ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def studies() -> list[tuple[StudyEntry, list[Record]]]:
+    records = [
+        run(top1 + 0.01 * seed, rule=rule, sparsity=s, seed=seed)
+        for rule, top1 in (("rr", 0.2), ("erk", 0.1), ("lamp", 0.15))
+        for s in (0.94, 0.95)
+        for seed in (0, 1)
+    ]
+    records.append(failed(rule="global"))
+    ids = tuple(record.run_id for record in records)
+    return [
+        (
+            StudyEntry("fine_transition", "The <script>alert(1)</script> transition", "fine_transition", "a & b", ids),
+            records,
+        ),
+        (StudyEntry("layerwise-smoke", "Layers", "layerwise", "", (*ids, "gone"), smoke=True), records),
+    ]
+
+
+def test_the_page(studies: list[tuple[StudyEntry, list[Record]]], tmp_path: Path) -> None:
+    (path,) = write_store_report(studies, ["record x.json was <edited>"], tmp_path / "page.html")
+    text = path.read_text()
+    assert "<script>alert" not in text
+    assert "The &lt;script&gt;alert(1)&lt;/script&gt; transition" in text
+    assert "a &amp; b" in text
+    assert "was &lt;edited&gt;" in text
+    assert "InputError: &lt;b&gt;no weights&lt;/b&gt;" in text
+    assert "Fine transition on ResNet18, top-1 accuracy, %".replace(" %", "\N{NO-BREAK SPACE}%") in text
+    assert text.count("data:image/svg+xml;base64,") == 3
+    assert "1 not there" in text
+    assert SMOKE in text
+    assert "abc123" in text
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', text)
+
+
+def test_the_other_formats(studies: list[tuple[StudyEntry, list[Record]]], tmp_path: Path) -> None:
+    written = write_store_report(studies, [], tmp_path / "out", list(STORE_FORMATS))
+    names = {path.name for path in written}
+    assert {"report.html", "runs.csv", "fine_transition.md", "fine_transition_2.tex", "layerwise-smoke.csv"} <= names
+    assert {"fine_transition_transition_cifar100.png", "fine_transition_transition_cifar100.pdf"} <= names
+    assert all(path.stat().st_size for path in written)
+    with pytest.raises(InputError, match="unknown format 'docx'"):
+        write_store_report(studies, [], tmp_path, ["docx"])
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    (path,) = write_store_report([], [], tmp_path)
+    assert "holds no study yet" in path.read_text()
+    report = study_report(StudyEntry("x", "X", "main_results", "", ("a", "b")), [])
+    assert report.counts == "0 of 2 runs done, 2 not there"
+
+
+# --- studies/*.toml -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def read() -> Callable[[str | Path], dict[str, Any]]:
+    tomllib = pytest.importorskip("tomllib", reason="tomllib came with Python 3.11")
+    folder = Path(__file__).parents[1] / "studies"
+    return lambda name: tomllib.loads((folder / f"{Path(name).stem}.toml").read_text())
+
+
+def cells(study: dict[str, Any]) -> Iterator[RunSpec]:
+    for case in study.get("cases", [{}]):
+        for values in itertools.product(*study["axes"].values()):
+            cell = {**study["base"], **case, **dict(zip(study["axes"], values, strict=True))}
+            if not any(_matches(cell, each) for each in study.get("exclude", [])):
+                yield RunSpec.read(cell)
+
+
+def _matches(cell: dict[str, Any], exclusion: dict[str, Any]) -> bool:
+    return all(cell.get(x) in (values if isinstance(values, list) else [values]) for x, values in exclusion.items())
+
+
+@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
+def test_every_study_is_sound(file: Path, read: Callable[[str | Path], dict[str, Any]]) -> None:
+    study = read(file)
+    assert set(study) <= {"title", "section", "about", "base", "cases", "axes", "exclude"}
+    assert study["title"]
+    assert study["about"]
+    assert study["section"] in SECTIONS
+    specs = list(cells(study))
+    assert len({spec.model_dump_json() for spec in specs}) == len(specs) > 0
+    for spec in specs:
+        assert spec.weights in ("trained", f"{spec.model}_{spec.data}.safetensors")
+
+
+def test_every_section_has_its_study() -> None:
+    assert {file.stem for file in STUDIES} >= set(SECTIONS) - {"accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("part", "whole"),
+    [
+        ("paired_gap", ["main_results"]),
+        ("achieved_sparsity", ["main_results"]),
+        ("lamp_gap", ["fine_transition"]),
+        ("raw_gap", ["fine_transition"]),
+        ("diagnostic_cost", ["fine_transition"]),
+        ("allocation_correlation", ["fine_transition"]),
+        ("layerwise", ["main_results"]),
+        ("erk_cap", ["layerwise"]),
+        ("majority_cores", ["cts_per_seed"]),
+        ("architecture_summary", ["main_results", "fine_transition", "vgg16_bn", "resnet34"]),
+    ],
+)
+def test_studies_share_their_runs(part: str, whole: list[str], read: Callable[[str | Path], dict[str, Any]]) -> None:
+    known = {spec.run_id({}) for name in whole for spec in cells(read(name))}
+    assert {spec.run_id({}) for spec in cells(read(part))} <= known
