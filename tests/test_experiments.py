@@ -190,7 +190,7 @@ def test_smoke_keeps_the_shape_and_shrinks_the_work() -> None:
     assert {s.rule for s in small.specs} == {s.rule for s in study.specs}
     assert len({s.sparsity for s in small.specs}) == 2
     assert {s.seed for s in small.specs} == {0}
-    assert {(s.weights, s.data) for s in small.specs} == {(None, "random:10"), (None, "random:100")}
+    assert {(s.weights, s.data) for s in small.specs} == {(None, "random:100")}
     assert {(s.count, s.test_images, s.repair) for s in small.specs} == {(64, 64, "cr+bn-short")}
 
 
@@ -281,13 +281,13 @@ def test_nothing_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for shared in (run_module._network, run_module._data, run_module._calibration):
         shared.cache_clear()
     swept(study_file(tmp_path, seeds="[0]"), tmp_path / "runs")
-    assert calls == {"diagnose": 2, "create_model": 1}  # one for the rules on CR+BN-short's curves, one for the others
+    assert calls == {"diagnose": 1, "create_model": 1}
     for shared in (run_module._network, run_module._data, run_module._calibration):
         shared.cache_clear()
     for file in (tmp_path / "runs" / "records").iterdir():
         file.unlink()
     swept(study_file(tmp_path, seeds="[0]"), tmp_path / "runs")  # as another process would: from the disk
-    assert calls["diagnose"] == 2
+    assert calls["diagnose"] == 1
 
 
 def test_a_diagnosis_goes_through_the_cache_unchanged() -> None:

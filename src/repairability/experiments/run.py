@@ -181,9 +181,13 @@ class Shared:
             return _calibration(self.data, spec.seed, spec.count, spec.count + BN_BATCHES * BN_BATCH_SIZE)
 
     def diagnosis(self) -> Diagnosis:
-        """With the dense statistics that any repair needs; conditioned on the spec's repair where the rule asks."""
+        """With the dense statistics that any repair needs. A rule that needs no curves takes what the others measured;
+        its own repair may be one of which rr knows nothing.
+        """
         spec = self.job.spec
-        repair = (spec.conditioned_on or spec.repair) if needs_curves(spec.rule, spec.options) else "cr+bn"
+        repair = spec.conditioned_on or spec.repair
+        if not needs_curves(spec.rule, spec.options) and not repair.startswith("cr"):
+            repair = "cr+bn"
         grid = grid_for([spec.sparsity]) if spec.grid == "auto" else spec.grid
 
         def measure() -> bytes:

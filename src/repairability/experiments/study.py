@@ -91,11 +91,16 @@ SMOKE_IMAGES = 64
 
 def smoke(study: Study) -> Study:
     """The same study in seconds, end to end: random or digits weights, noise or digits, 64 images, two sparsities (of
-    the axis's ends), one seed, a short recalibration. Its figures mean nothing.
+    the axis's ends), one seed, the first data set of each network, a short recalibration. Its figures mean nothing.
     """
+    first = {spec.model: spec.data for spec in reversed(study.specs)}
     sparsities = sorted({spec.sparsity for spec in study.specs})
     seed = min(spec.seed for spec in study.specs)
-    kept = [spec for spec in study.specs if spec.sparsity in (sparsities[0], sparsities[-1]) and spec.seed == seed]
+    kept = [
+        spec
+        for spec in study.specs
+        if spec.sparsity in (sparsities[0], sparsities[-1]) and spec.seed == seed and spec.data == first[spec.model]
+    ]
     return replace(study, name=f"{study.name}-smoke", specs=_unique([_smoked(spec) for spec in kept]), smoke=True)
 
 
@@ -108,7 +113,6 @@ def _smoked(spec: RunSpec) -> RunSpec:
         "test_images": SMOKE_IMAGES,
         "held_out": min(spec.held_out, SMOKE_IMAGES),
         "null": False,
-        "threads": 1,
     }
     if spec.task == "detect":
         values |= {"sweep": [0.9, 0.95]}

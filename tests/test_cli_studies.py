@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+
+import pytest
+
+from repairability.experiments import Store
+from repairability.report.studies import SECTIONS, SMOKE
+from test_cli_images import run
+from test_experiments import study_file
+
+STUDIES = sorted((Path(__file__).parents[1] / "studies").glob("*.toml"))
+
+
+@pytest.fixture(scope="module")
+def smoke_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Studies share cells; so they share a store."""
+    return tmp_path_factory.mktemp("smoke") / "runs"
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda file: file.stem)
+def test_every_study_runs_end_to_end(study: Path, smoke_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "sweep", str(study), "--smoke", "--store", str(smoke_store), "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["failed"], found["left"], found["problems"]) == (0, 0, [])
+    assert found["tables"]
+    for table in found["tables"]:
+        assert table["rows"]
+        assert SMOKE in table["caption"]
+    words = [word for table in found["tables"] for row in [table["columns"], *table["rows"]] for word in row]
+    assert any("paper" in word for word in words) or study.stem in ("digits", "detectors")
+
+
+def test_the_page_of_a_store(smoke_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every study of the store is on the page, and as files."""
+    for study in STUDIES[-1], STUDIES[0]:  # known already, if the tests above ran
+        run(capsys, "sweep", str(study), "--smoke", "--store", str(smoke_store))
+    page = tmp_path / "page.html"
+    code, out, err = run(capsys, "report", "--store", str(smoke_store), "--out", str(page), "--format", "html,md,csv")
+    assert code == 0, err
+    text = page.read_text()
+    assert all(
+        entry.title in html.unescape(text).replace("\N{NO-BREAK SPACE}", " ") for entry in Store(smoke_store).studies()
+    )
+    assert "<img" in text or "<svg" in text
+    assert "http://" not in text.replace("http://www.w3.org", "")
+    assert f"wrote {page}" in out
+    assert (tmp_path / "page" / "runs.csv").read_text().count("\n") > 10
+
+
+def test_every_section_has_its_study() -> None:
+    assert {file.stem for file in STUDIES} - {"digits"} == set(SECTIONS) - {"accuracy"}
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    return str(study_file(tmp_path, seeds="[0]"))
+
+
+def test_a_plan_runs_nothing(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "sweep", small, "--dry-run", "--only", "rule=rr")
+    assert code == 0
+    assert "2 cells, 2 to run" in out
+    assert not Path("runs").exists()
+    code, out, _ = run(capsys, "sweep", small, "--dry-run", "--json")
+    assert len(json.loads(out)["cells"]) == 6
+
+
+def test_a_part_then_the_rest(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "sweep", small, "--only", "rule=rr", "--limit", "1", "--json")
+    assert code == 0
+    assert {k: json.loads(out)[k] for k in ("total", "done", "left")} == {"total": 2, "done": 1, "left": 1}
+    code, out, _ = run(capsys, "sweep", small)
+    assert code == 0
+    assert "small: 6 runs, 1 known, 5 done now, 0 done elsewhere, 0 failed, 0 left; records in runs" in out
+    assert "top-1 accuracy" in out
+    (entry,) = Store("runs").studies()
+    assert len(entry.run_ids) == 6
+
+
+def test_failures_are_said(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = Path(small).read_text().replace("[0.8, 0.9]", "[0.8, 0.999]")
+    Path(small).write_text(text)
+    code, out, err = run(capsys, "sweep", small, "--only", "rule=erk")
+    assert code == 1
+    assert "1 failed" in out
+    assert "BudgetError" in err
+    code, _, err = run(capsys, "report", "--store", "runs", "--out", "page.html")
+    assert code == 0, err
+    assert "BudgetError" in Path("page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["sweep", "nothing.toml"], "cannot read nothing.toml"),
+        (["sweep", "small.toml", "--executor", "rya"], "unknown executor 'rya'; did you mean ray"),
+        (["sweep", "small.toml", "--workers", "0"], "--workers must be at least 1"),
+        (["sweep", "small.toml", "--only", "rule=erkk"], "no cell of small fits rule=erkk"),
+        (["sweep", "small.toml", "--files", "nowhere"], "--files nowhere: there is no such folder"),
+        (["report", "--store", "nowhere"], "there is no store at nowhere"),
+        (["report"], "either a FILE or --store DIR"),
+    ],
+)
+def test_wrong_input(given: list[str], message: str, small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *given)
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert "Traceback" not in err
