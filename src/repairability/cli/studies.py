@@ -79,23 +79,22 @@ def sweep_verb(
     part = only(whole, chosen) if chosen else whole
     records = Store(store)
     with notices.status("looking at weights and data"):
-        jobs = [where.job(spec, store, device) for spec in _by_network(whole)]
-    mine = [job for job in jobs if job.spec in part.specs]
+        jobs = [where.job(spec, store, device) for spec in _by_network(part)]
     if dry_run:
-        _show_plan(part, mine, records, as_json)
+        _show_plan(part, jobs, records, as_json)
         return
     with _display(whole.title) as watch:
         found = sweep(
             part,
-            mine,
+            jobs,
             records,
             executor=_executor(executor, workers, address, gpus, retries),
             retry_failed=retry_failed,
             limit=limit,
-            members=[job.run_id for job in jobs],
+            part=part is not whole,
             watch=watch,
         )
-    kept, problems = records.read_all([job.run_id for job in jobs])
+    kept, problems = records.read_all(records.members(whole.name))
     tables = study_tables(whole.section, kept, smoke=whole.smoke)
     notes = [*found.problems, *problems]
     summary = {

@@ -173,6 +173,10 @@ class Store:
                 raise InputError(f"{file} is not a study of a store: {error}") from error
         return found
 
+    def members(self, study: str) -> tuple[str, ...]:
+        """The runs of a study, as far as the store knows it."""
+        return next((entry.run_ids for entry in self.studies() if entry.name == study), ())
+
     @contextmanager
     def claim(self, name: str, *, wait: bool = False) -> Iterator[bool]:
         """Whether this process may do `name`: one at a time, on all machines that share the folder.

@@ -39,17 +39,17 @@ def sweep(
     executor: Executor | None = None,
     retry_failed: bool = False,
     limit: int | None = None,
-    members: Sequence[str] | None = None,
+    part: bool = False,
     watch: Callable[[Progress], None] | None = None,
 ) -> Progress:
     """Run the jobs that have no record. A failed run is a record too, tried again only with `retry_failed`; a damaged
-    record is reported, set aside and made again. At most `limit` runs. `members` are the ids of the whole study, where
-    the jobs are a part of it.
+    record is reported, set aside and made again. At most `limit` runs. `part`: the jobs are not the whole
+    study, so those that the store knows of it stay its own.
     """
-    entry = StudyEntry(
-        study.name, study.title, study.section, study.about, tuple(members or (job.run_id for job in jobs)), study.smoke
-    )
-    store.write_study(entry)
+    ids = [job.run_id for job in jobs]
+    if part:
+        ids = list(dict.fromkeys([*store.members(study.name), *ids]))
+    store.write_study(StudyEntry(study.name, study.title, study.section, study.about, tuple(ids), study.smoke))
     progress = Progress(total=len(jobs))
     pending = []
     for job in jobs:
