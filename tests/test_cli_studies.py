@@ -74,8 +74,10 @@ def test_a_part_then_the_rest(small: str, capsys: pytest.CaptureFixture[str]) ->
     code, out, _ = run(capsys, "sweep", small, "--only", "rule=rr", "--limit", "1", "--json")
     assert code == 0
     assert {k: json.loads(out)[k] for k in ("total", "done", "left")} == {"total": 2, "done": 1, "left": 1}
+    assert len(Store("runs").studies()[0].run_ids) == 2
     code, out, _ = run(capsys, "sweep", small)
     assert code == 0
+    run(capsys, "sweep", small, "--only", "rule=rr")
     assert "small: 6 runs, 1 known, 5 done now, 0 done elsewhere, 0 failed, 0 left; records in runs" in out
     assert "top-1 accuracy" in out
     (entry,) = Store("runs").studies()

@@ -50,7 +50,7 @@ class RunSpec(BaseModel):
     method: str = Field("cts", description=f"detect: {' or '.join(METHODS)}")
     sweep: tuple[float, ...] | None = Field(None, description="detect: the sparsities; none: the method's own")
     null: bool = Field(True, description="detect: also run the detector without information")
-    threads: int = Field(2, ge=1, description="CPU threads; they decide the last bits of a sum")
+    threads: int = Field(1, ge=1, description="CPU threads of the run; they decide the last bits of a sum")
 
     def model_post_init(self, _: Any) -> None:
         check_sparsity(self.sparsity)
