@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 EXTRAS := vision,report,demo,ray,dev
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check lint types bench clean
+.PHONY: help demo test study check lint types bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo    the whole story: terminal tables and an HTML page"
 	@echo "make test    the tests"
-	@echo "make check   lint, format, types, tests, demo: exactly what CI runs"
+	@echo "make study   the study on digits: three seeds, seven rules, six sparsities, and its page"
+	@echo "make check   lint, format, types, tests, study, demo: exactly what CI runs"
 	@echo "make bench   the benchmarks, in ratios"
 	@echo "make clean   remove everything generated"
 
@@ -34,12 +35,17 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-check: lint types test demo
+study: $(READY)
+	$(BIN)/repairability sweep studies/digits.toml --store runs --executor processes --workers 2
+	$(BIN)/repairability report --store runs --out runs/studies.html
+
+check: lint types test study demo
 
 bench: $(READY)
 	$(BIN)/python benchmarks/allocation.py
 	$(BIN)/python benchmarks/diagnose.py
+	$(BIN)/python benchmarks/sparsity_point.py
 
 clean:
-	rm -rf $(VENV) .cache demo .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) .cache demo runs .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

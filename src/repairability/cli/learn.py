@@ -20,7 +20,7 @@ from repairability.cli.options import (
     Seed,
     Threads,
     WeightsFile,
-    _device,
+    device_of,
     notices,
     print_json,
     print_line,
@@ -104,7 +104,7 @@ def finetune_verb(
     if classes < source.classes:
         raise InputError(f"--num-classes {classes} is too few: {source.name} has {source.classes} classes")
     with notices.status(f"building {model}"):
-        net = create_model(model, num_classes=classes, weights=weights, new_head=True, seed=seed).to(_device(device))
+        net = create_model(model, num_classes=classes, weights=weights, new_head=True, seed=seed).to(device_of(device))
     partial = Path(f"{out}.partial")
     if restart:
         partial.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ ModelName = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A torchvision name (resnet18), resnet20/32/44/56/110, digits, or package.module:callable.",
+        help="A torchvision name (resnet18), resnet20/32/44/56/110, vgg16_bn_quarter, digits, package.module:callable.",
     ),
 ]
 WeightsFile = Annotated[
@@ -69,10 +69,10 @@ Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads. Def
 
 def network(name: str, weights: str | None, num_classes: int | None, seed: int = 0, device: str = "cpu") -> nn.Module:
     with notices.status(f"building {name}"):  # silent unless standard error is a terminal
-        return create_model(name, num_classes=num_classes, weights=weights, seed=seed).to(_device(device))
+        return create_model(name, num_classes=num_classes, weights=weights, seed=seed).to(device_of(device))
 
 
-def _device(name: str) -> torch.device:
+def device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
