@@ -13,10 +13,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from repairability import create_model, evaluate, load_data, training
+from repairability import create_model, evaluate, load_data
 from repairability.cli import learn
 from repairability.models import pretrained
-from repairability.training import Epoch, finetune
+from repairability.training import Epoch, finetune, finetuning
 from test_cli import run
 
 GIVEN = ["--data", "npz:four.npz", "--epochs", "2", "--batch-size", "16", "--out", "net.safetensors"]
@@ -129,14 +129,14 @@ def test_the_same_command_continues_after_ctrl_c(
     assert files(place) == {"net.safetensors", "net.json"}
 
 
-@pytest.mark.parametrize("stage", ["_step_", "_write", "evaluate"])
+@pytest.mark.parametrize("stage", ["step_", "write_state", "evaluate"])
 def test_ctrl_c_in_the_first_epoch_leaves_nothing(
     stage: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, stage, interrupt)
+    monkeypatch.setattr(finetuning, stage, interrupt)
     code, _, err = run(capsys, *SCRATCH)
     assert code == 130
     assert "continues from it" not in err

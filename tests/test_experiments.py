@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from repairability import InputError, create_model, diagnose, load_data
+from repairability._torch import state_digest
 from repairability.experiments import (
     Files,
     InProcess,
@@ -30,8 +31,8 @@ from repairability.experiments import (
     smoke,
     sweep,
 )
-from repairability.experiments import run as run_module
-from repairability.experiments.cache import cached, pack_diagnosis, state_digest, unpack_diagnosis
+from repairability.experiments import shared as shared_module
+from repairability.experiments.cache import cached, pack_diagnosis, unpack_diagnosis
 
 SMALL = """
 title = "small"
@@ -277,12 +278,12 @@ def test_nothing_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return counted
 
     for name in calls:
-        monkeypatch.setattr(run_module, name, counting(name, getattr(run_module, name)))
-    for shared in (run_module._network, run_module._data, run_module._calibration):
+        monkeypatch.setattr(shared_module, name, counting(name, getattr(shared_module, name)))
+    for shared in (shared_module._network, shared_module._data, shared_module.calibration_images):
         shared.cache_clear()
     swept(study_file(tmp_path, seeds="[0]"), tmp_path / "runs")
     assert calls == {"diagnose": 1, "create_model": 1}
-    for shared in (run_module._network, run_module._data, run_module._calibration):
+    for shared in (shared_module._network, shared_module._data, shared_module.calibration_images):
         shared.cache_clear()
     for file in (tmp_path / "runs" / "records").iterdir():
         file.unlink()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from networks import small_net
-from repairability import InputError, create_model, evaluate, load_data, training
+from repairability import InputError, create_model, evaluate, load_data
 from repairability.data import Data, Split
 from repairability.data.splits import IMAGENET, from_array
 from repairability.training import (
@@ -21,6 +21,7 @@ from repairability.training import (
     TrainConfig,
     augmented,
     cache_folder,
+    digits,
     digits_network,
     finetune,
     lower_layers,
@@ -30,14 +31,14 @@ from repairability.training import (
 
 
 def test_the_digits_network_learns_and_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "DIGITS_EPOCHS", 2)
+    monkeypatch.setattr(digits, "DIGITS_EPOCHS", 2)
     data = load_data("digits")
     state = torch.get_rng_state()
     model = digits_network(data, cache=tmp_path)
     assert evaluate(model, data.test.batches()).top1 > 0.6
     assert not model.training
     assert torch.equal(torch.get_rng_state(), state)
-    monkeypatch.setattr(training, "train_", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(digits, "train_", lambda *_, **__: pytest.fail("trained again"))
     again = digits_network(data, cache=tmp_path)
     assert all(torch.equal(v, again.state_dict()[k]) for k, v in model.state_dict().items())
 
@@ -205,7 +206,7 @@ def test_an_interrupt_inside_an_epoch_leaves_the_one_before(tmp_path: Path) -> N
     batches = iter(range(100))
 
     def read(indices: Sequence[int]) -> Tensor:
-        if next(batches) == 6:  # one read for the fingerprint, three an epoch
+        if next(batches) == 5:  # three reads an epoch
             raise Interrupted
         return data.train.read(indices)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -190,3 +191,23 @@ def _random_state_kept() -> Iterator[None]:
         torch.set_rng_state(cpu)
         if cuda:
             torch.cuda.set_rng_state_all(cuda)
+
+
+def state_digest(model: nn.Module) -> str:
+    """A hash of every weight and buffer, with their names."""
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Run with so many CPU threads; they decide the last bits of a sum."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
-from torch import nn
 
 from repairability._files import write_atomically
 from repairability.diagnostics import Diagnosis
@@ -21,15 +20,6 @@ from repairability.sums import Moments
 
 def key_of(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:20]
-
-
-def state_digest(model: nn.Module) -> str:
-    """A hash of every weight and buffer, with their names."""
-    digest = hashlib.sha256()
-    for name, value in model.state_dict().items():
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]
 
 
 def cached(store: Store | None, kind: str, key: str, compute: Callable[[], bytes]) -> tuple[bytes, bool]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from repairability.data import load_data
 from repairability.errors import InputError
-from repairability.experiments.run import TRAINED, Job
+from repairability.experiments.shared import TRAINED, Job
 from repairability.experiments.spec import RunSpec
 from repairability.models.pretrained import PRETRAINED
 

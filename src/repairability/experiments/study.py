@@ -11,7 +11,7 @@ from typing import Any
 
 from repairability._files import read_text
 from repairability.errors import InputError, unknown
-from repairability.experiments.run import TRAINED
+from repairability.experiments.shared import TRAINED
 from repairability.experiments.spec import RunSpec
 
 if sys.version_info >= (3, 11):

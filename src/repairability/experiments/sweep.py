@@ -9,7 +9,8 @@ from typing import Any
 
 from repairability.errors import InputError
 from repairability.experiments.executors import Executor, InProcess
-from repairability.experiments.run import Job, run_job
+from repairability.experiments.run import run_job
+from repairability.experiments.shared import Job
 from repairability.experiments.store import Record, Store, StudyEntry
 from repairability.experiments.study import Study
 
