@@ -159,3 +159,42 @@ def test_offline_says_what_to_do(name: str, tmp_path: Path, monkeypatch: pytest.
 def test_unknown_names() -> None:
     with pytest.raises(InputError, match=r"unknown data set 'cifar'; did you mean .*cifar10"):
         load_data("cifar")
+
+
+def test_a_fingerprint_is_of_the_content_wherever_it_lies(tmp_path: Path) -> None:
+    first = write_npz(tmp_path / "a.npz")
+    arrays = dict(np.load(tmp_path / "a.npz"))
+    (tmp_path / "elsewhere").mkdir()
+    again = write_npz(tmp_path / "elsewhere" / "b.npz", **arrays)
+    assert load_data(first).fingerprint == load_data(again).fingerprint
+    assert load_data(first, image_size=16).fingerprint != load_data(first).fingerprint
+    for name in arrays:
+        changed = arrays[name].copy()
+        changed.flat[-1] = (int(changed.flat[-1]) + 1) % 5
+        other = write_npz(tmp_path / "c.npz", **{**arrays, name: changed})
+        assert load_data(other).fingerprint != load_data(first).fingerprint, name
+
+
+def test_a_fingerprint_of_a_folder_sees_every_file(tmp_path: Path) -> None:
+    first, second = (folder_of_images(tmp_path / x) for x in "ab")
+    assert load_data(f"folder:{first}").fingerprint == load_data(f"folder:{second}").fingerprint
+    Image.fromarray(np.zeros((30, 40, 3), dtype=np.uint8)).save(second / "val" / "dog" / "2.png")
+    assert load_data(f"folder:{first}").fingerprint != load_data(f"folder:{second}").fingerprint
+
+
+def test_a_fingerprint_of_torchvision_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = folder_of_images(tmp_path / "files")
+
+    class StandIn:
+        def __init__(self, root: str, download: bool, split: str, size: str = "") -> None:
+            part = "train" if split == "train" else "val"
+            self._samples = [(str(file), 0) for file in sorted((folder / part).rglob("*.png"))]
+
+        def __getitem__(self, i: int) -> tuple[Image.Image, int]:
+            return Image.open(self._samples[i][0]), 0
+
+    monkeypatch.setattr(vision.torchvision("datasets"), "Imagenette", StandIn)
+    before = load_data("imagenette", root=tmp_path).fingerprint
+    assert before == load_data("imagenette", root=tmp_path).fingerprint
+    (folder / "train" / "cat" / "0.png").write_bytes((folder / "train" / "dog" / "2.png").read_bytes())
+    assert load_data("imagenette", root=tmp_path).fingerprint != before

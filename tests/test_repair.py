@@ -255,8 +255,11 @@ def test_a_callable_is_a_repair_and_gets_our_copy(dense: nn.Module) -> None:
 def test_chains_by_name() -> None:
     assert get_repair("cr+bn").name == "cr+bn"
     assert get_repair(" cr + bn-cumulative ").name == "cr+bn-cumulative"
+    assert all(get_repair(name).name == name for name in REPAIRS)
+    assert ChannelRepair(shrinkage=0.5, tau=2.0, sequential=False).name == "cr-0.5-2.0-simultaneous"
     with pytest.raises(
-        InputError, match="unknown repair 'xyz'; known: bn, bn-cumulative, bn-short, cr, cr-simultaneous, none"
+        InputError,
+        match="unknown repair 'xyz'; known: bn, bn-cumulative, bn-short, cr, cr-mean",
     ):
         get_repair("cr+xyz")
 

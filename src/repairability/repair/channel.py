@@ -22,6 +22,12 @@ _LIVE = 1e-12
 """A channel is alive if its variance exceeds this fraction of the layer's largest."""
 
 TAUS = ("median", "mean")
+_NAMES: dict[tuple[float, str | float], str] = {
+    (0.1, "median"): "cr",
+    (1.0, "median"): "cr-median",
+    (1.0, "mean"): "cr-mean",
+    (0.01, "mean"): "cr-small-mean",
+}
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,9 @@ class ChannelRepair:
 
     @property
     def name(self) -> str:
-        return "cr" if self.sequential else "cr-simultaneous"
+        """As the registry calls it; other settings are spelled out."""
+        name = _NAMES.get((self.shrinkage, self.tau), f"cr-{self.shrinkage:g}-{self.tau}")
+        return name if self.sequential else f"{name}-simultaneous"
 
     def gamma(self, dense_var: Tensor, pruned_var: Tensor) -> Tensor:
         """The scale of each filter, from variances [..., C] of one layer. An empty filter (var_p = 0) keeps 1."""
