@@ -435,14 +435,16 @@ def test_two_sweeps_on_one_store_do_the_work_once(tmp_path: Path) -> None:
     assert len(results(Store(tmp_path / "runs"))) == 24
 
 
-def test_an_interrupted_sweep_resumes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("executor", ["local", "processes"])
+def test_an_interrupted_sweep_resumes(executor: str, tmp_path: Path) -> None:
     file = study_file(tmp_path, "networks:SlowNet")
-    process = driver(file, tmp_path / "runs")
+    process = driver(file, tmp_path / "runs", "--executor", executor, "--workers", "1")
     wait_for_records(tmp_path / "runs", 2, process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+    assert not workers_of(process)
     records, problems = Store(tmp_path / "runs").read_all()
     assert 2 <= len(records) < 12
     assert not problems

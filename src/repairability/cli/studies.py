@@ -68,7 +68,7 @@ def sweep_verb(
 
     A second call resumes where the first stopped, however it stopped; several calls may share one store and divide the
     work. local: one run after the other, here. processes: --workers at a time, each with its spec's own threads.
-    ray: on a cluster (pip install 'repairability[ray]').
+    ray: on a cluster (needs the extra of that name).
     Example: repairability sweep studies/digits.toml --store runs
     """
     where = Files(files or (), root)
