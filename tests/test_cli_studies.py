@@ -98,6 +98,26 @@ def test_failures_are_said(small: str, capsys: pytest.CaptureFixture[str]) -> No
     assert "BudgetError" in Path("page.html").read_text()
 
 
+def test_an_archive_says_what_its_store_said(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "sweep", small)
+    code, out, err = run(capsys, "report", "--store", "runs", "--out", "kept", "--format", "archive")
+    assert code == 0, err
+    assert [line.split()[-1] for line in out.splitlines()] == ["kept/studies.csv", "kept/records.csv"]
+    for place in ("runs", "kept"):
+        code, _, err = run(capsys, "report", "--store", place, "--out", f"from_{place}", "--format", "md")
+        assert code == 0, err
+    files = sorted(file.name for file in Path("from_runs").iterdir())
+    assert files
+    assert files == sorted(file.name for file in Path("from_kept").iterdir())
+    for name in files:
+        assert (Path("from_runs") / name).read_text() == (Path("from_kept") / name).read_text()
+    text = Path("kept/records.csv").read_text()
+    Path("kept/records.csv").write_text(text.replace('"{""', '"{', 1))
+    code, _, err = run(capsys, "report", "--store", "kept", "--out", "page.html")
+    assert code == 2
+    assert "is damaged" in err
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

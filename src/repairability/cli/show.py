@@ -14,12 +14,19 @@ from repairability.demo import SPARSITIES, run_demo
 from repairability.diagnostics import Diagnosis
 from repairability.errors import InputError
 from repairability.experiments import Store
+from repairability.experiments.archive import is_archive, read_archive, write_archive
 from repairability.report import FORMATS, ReportData, write_report
 from repairability.report.store import write_store_report
 from repairability.report.tables import named_tables
 
+ARCHIVE = "archive"
 Formats = Annotated[
-    str, typer.Option("--format", help=f"With commas between: {', '.join(FORMATS)}.", metavar="FORMATS")
+    str,
+    typer.Option(
+        "--format",
+        help=f"With commas between: {', '.join(FORMATS)}; of a store also {ARCHIVE}: two CSV files with all of it.",
+        metavar="FORMATS",
+    ),
 ]
 
 
@@ -60,7 +67,8 @@ def report_verb(
         Path | None, typer.Argument(metavar="[FILE]", help="A record (demo.json) or a diagnosis, as JSON.")
     ] = None,
     store: Annotated[
-        Path | None, typer.Option("--store", metavar="DIR", help="Instead of FILE: what sweeps put into this store.")
+        Path | None,
+        typer.Option("--store", metavar="DIR", help="Instead of FILE: a store, or an archive of one."),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="The HTML page, or a folder for the other formats.")] = Path(
         "report.html"
@@ -87,7 +95,11 @@ def report_verb(
 def _write_store(folder: Path | None, out: Path, formats: list[str]) -> list[Path]:
     if folder is None or not folder.is_dir():
         raise InputError(f"there is no store at {folder}")
+    if is_archive(folder):
+        return write_store_report(read_archive(folder), [], out, formats)
     store = Store(folder)
+    if formats == [ARCHIVE]:
+        return write_archive(store, out)
     studies = [(entry, store.read_all(entry.run_ids)[0]) for entry in store.studies()]
     _, problems = store.read_all()
     return write_store_report(studies, problems, out, formats)
