@@ -404,7 +404,7 @@ def test_kill_9_of_the_driver_and_of_workers(tmp_path: Path) -> None:
     process = None
     for i in range(10):
         if process is None or process.poll() is not None:
-            process = driver(file, folder, "--executor", "processes", "--workers", "2")
+            process = driver(file, folder, "--executor", "processes", "--workers", "1")
         wait_for_records(folder, min(2 * (i + 1), 30), process)
         time.sleep(moments.random() * 0.5)
         if i % 2:
@@ -414,7 +414,7 @@ def test_kill_9_of_the_driver_and_of_workers(tmp_path: Path) -> None:
             for worker in workers_of(process)[:1]:
                 os.kill(worker, signal.SIGKILL)
         Store(folder).read_all()
-    last = driver(file, folder, "--executor", "processes", "--workers", "2")
+    last = driver(file, folder, "--executor", "processes", "--workers", "1")
     out, err = last.communicate(timeout=120)
     assert last.returncode == 0, err
     assert json.loads(out)["left"] == 0

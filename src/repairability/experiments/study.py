@@ -90,16 +90,15 @@ SMOKE_IMAGES = 64
 
 
 def smoke(study: Study) -> Study:
-    """The same study in seconds, end to end: random or digits weights, noise or digits, 64 images, two sparsities (of
-    the axis's ends), one seed, the first data set of each network, a short recalibration. Its figures mean nothing.
+    """The same study in seconds, end to end: random or digits weights, noise or digits, 64 images, two sparsities
+    (each network's ends), one seed, each network's first data set, a short recalibration. Its figures mean nothing.
     """
     first = {spec.model: spec.data for spec in reversed(study.specs)}
-    sparsities = sorted({spec.sparsity for spec in study.specs})
-    seed = min(spec.seed for spec in study.specs)
+    specs = [spec for spec in study.specs if spec.data == first[spec.model]]
+    points = {model: sorted({spec.sparsity for spec in specs if spec.model == model}) for model in first}
+    seed = min(spec.seed for spec in specs)
     kept = [
-        spec
-        for spec in study.specs
-        if spec.sparsity in (sparsities[0], sparsities[-1]) and spec.seed == seed and spec.data == first[spec.model]
+        spec for spec in specs if spec.sparsity in (points[spec.model][0], points[spec.model][-1]) and spec.seed == seed
     ]
     return replace(study, name=f"{study.name}-smoke", specs=_unique([_smoked(spec) for spec in kept]), smoke=True)
 
