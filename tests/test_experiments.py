@@ -492,3 +492,29 @@ def test_random_data_is_the_same_each_time() -> None:
     assert (first.classes, len(first.train), len(first.test)) == (7, 256, 64)
     with pytest.raises(InputError, match="random:CLASSES takes a number"):
         load_data("random:many")
+
+
+WITH_A_LOCK = """
+import sys, time
+from pathlib import Path
+from repairability.experiments import Store
+from repairability.experiments.cache import cached_all
+folder = Path(sys.argv[1])
+
+def slow(name):
+    def compute():
+        (folder / f"{name}-by-{sys.argv[2]}").touch()
+        time.sleep(1.5)
+        return name.encode()
+    return compute
+
+print(cached_all(Store(folder), {name: ("key", slow(name)) for name in ("one", "other")}))
+"""
+
+
+def test_processes_divide_several_entries(tmp_path: Path) -> None:
+    """While one computes the first entry, the other does not wait for it but computes the second."""
+    both = [subprocess.Popen([sys.executable, "-c", WITH_A_LOCK, str(tmp_path), str(i)]) for i in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0]
+    made = sorted(file.name for file in tmp_path.glob("*-by-*"))
+    assert [name.split("-")[0] for name in made] == ["one", "other"]

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,17 +34,33 @@ def cached(store: Store | None, kind: str, key: str, compute: Callable[[], bytes
     if (known := _read(path)) is not None:
         return known, True
     with store.claim(f"{kind}-{key}", wait=True):
-        if (known := _read(path)) is not None:
-            return known, True
-        content = compute()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, hashlib.sha256(content).digest() + content)
-        return content, False
+        return _computed(path, compute)
 
 
-def _read(path: Any) -> bytes | None:
+def cached_all(store: Store | None, entries: Mapping[str, tuple[str, Callable[[], bytes]]]) -> dict[str, bytes]:
+    """Several entries, kind -> (key, how to compute it): what another process computes just now comes last."""
+    found: dict[str, bytes] = {}
+    for kind, (key, compute) in entries.items():
+        if store is None or _read(store.cache / kind / key) is not None:
+            continue
+        with store.claim(f"{kind}-{key}") as free:
+            if free:
+                found[kind] = _computed(store.cache / kind / key, compute)[0]
+    return {kind: found.get(kind) or cached(store, kind, key, compute)[0] for kind, (key, compute) in entries.items()}
+
+
+def _computed(path: Path, compute: Callable[[], bytes]) -> tuple[bytes, bool]:
+    if (known := _read(path)) is not None:
+        return known, True
+    content = compute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, hashlib.sha256(content).digest() + content)
+    return content, False
+
+
+def _read(path: Path) -> bytes | None:
     try:
-        data: bytes = path.read_bytes()
+        data = path.read_bytes()
     except FileNotFoundError:
         return None
     content = data[32:]

@@ -19,7 +19,7 @@ from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet
 from repairability.data import Data, load_data
 from repairability.diagnostics import Diagnosis, diagnose
 from repairability.evaluation import Metrics, evaluate
-from repairability.experiments.cache import cached, key_of, pack_diagnosis, unpack_diagnosis
+from repairability.experiments.cache import cached, cached_all, key_of, pack_diagnosis, unpack_diagnosis
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Store
 from repairability.inference import for_inference
@@ -184,7 +184,5 @@ class Shared:
 
         about = (_digest(self.model), self.data.fingerprint, self.job.spec.test_images, self.job.spec.threads)
         drawn = key_of(*about, self.calibration.fingerprint)
-        return {
-            "dense_top1": json.loads(cached(self.store, "dense", key_of(*about), as_it_is)[0]),
-            "dense_bn_top1": json.loads(cached(self.store, "dense_bn", drawn, recalibrated)[0]),
-        }
+        entries = {"dense": (key_of(*about), as_it_is), "dense_bn": (drawn, recalibrated)}
+        return {f"{name}_top1": json.loads(found) for name, found in cached_all(self.store, entries).items()}
