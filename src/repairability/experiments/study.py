@@ -112,6 +112,7 @@ def _smoked(spec: RunSpec) -> RunSpec:
         "test_images": SMOKE_IMAGES,
         "held_out": min(spec.held_out, SMOKE_IMAGES),
         "null": False,
+        "threads": 2,
     }
     if spec.task == "detect":
         values |= {"sweep": [0.9, 0.95]}
@@ -122,7 +123,7 @@ def _smoked(spec: RunSpec) -> RunSpec:
 
 
 def _short(repair: str) -> str:
-    return "+".join("bn-short" if name.strip() == "bn" else name for name in repair.split("+"))
+    return "+".join("bn-short" if name.strip().startswith("bn") else name for name in repair.split("+"))
 
 
 def _unique(specs: Sequence[RunSpec]) -> tuple[RunSpec, ...]:
