@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from repairability._torch import threads
@@ -108,15 +109,16 @@ def _objective(shared: Shared, plan: Allocation) -> float:
 def _agreement(shared: Shared, model: nn.Module) -> dict[str, Any]:
     """With the dense network, on unlabeled training images after those of the calibration."""
     spec, used = shared.job.spec, len(shared.calibration)
-    images = shared.data.unlabeled(used + spec.held_out, spec.seed)[used:]
-    batches = images.split(BATCH)  # type: ignore[no-untyped-call]
-    theirs = _dense_logits(shared.model, shared.data, used, spec.held_out, spec.seed)
-    return agreement_of_logits(zip(theirs, logits_of(model, batches), strict=True)).to_dict()
+    batches, theirs = _held_out(shared.model, shared.data, used, spec.held_out, spec.seed)
+    return agreement_of_logits(zip(theirs, logits_of(shared.finished(model), batches), strict=True)).to_dict()
 
 
 @lru_cache(maxsize=1)
-def _dense_logits(model: nn.Module, data: Data, used: int, held_out: int, seed: int) -> list[Tensor]:
-    return logits_of(model, data.unlabeled(used + held_out, seed)[used:].split(BATCH))  # type: ignore[no-untyped-call]
+def _held_out(model: nn.Module, data: Data, used: int, count: int, seed: int) -> tuple[list[Tensor], list[Tensor]]:
+    """The images, and what the dense network says of them."""
+    images = data.unlabeled(used + count, seed)[used:].contiguous(memory_format=torch.channels_last)
+    batches = list(images.split(BATCH))  # type: ignore[no-untyped-call]
+    return batches, logits_of(model, batches)
 
 
 def _detect(job: Job, stages: Stages) -> dict[str, Any]:

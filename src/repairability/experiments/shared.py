@@ -167,8 +167,12 @@ class Shared:
             batches = _test_batches(self.data, self.job.spec.test_images)
         with self.stages(stage):
             given = batches or self.data.test.batches(BATCH, self.job.spec.test_images)
-            first = self.data.test.images(range(min(8, len(self.data.test))))
-            return evaluate(for_inference(model, first), given)
+            return evaluate(self.finished(model), given)
+
+    def finished(self, model: nn.Module) -> nn.Module:
+        """A copy for evaluation alone: as fast as it goes, in the spec's precision. Repairs are always in full."""
+        first = self.data.test.images(range(min(8, len(self.data.test))))
+        return for_inference(model, first).to(getattr(torch, self.job.spec.precision))
 
     def dense(self) -> dict[str, float]:
         """Test accuracy of the dense network, as it is and with BatchNorm recalibrated on this draw of images."""
@@ -182,7 +186,8 @@ class Shared:
                 BatchNormRepair()(copy, self.layers, {}, self.calibration)
             return json.dumps(self.metrics(copy, "dense").top1).encode()
 
-        about = (_digest(self.model), self.data.fingerprint, self.job.spec.test_images, self.job.spec.threads)
+        spec = self.job.spec
+        about = (_digest(self.model), self.data.fingerprint, spec.test_images, spec.threads, spec.precision)
         drawn = key_of(*about, self.calibration.fingerprint)
         entries = {"dense": (key_of(*about), as_it_is), "dense_bn": (drawn, recalibrated)}
         return {f"{name}_top1": json.loads(found) for name, found in cached_all(self.store, entries).items()}
