@@ -1,6 +1,6 @@
 """Both detectors on the real networks of the shared folder, and how far they are from where accuracy is half lost.
 
-    python benchmarks/transition.py SHARED DATA [resnet20|resnet56|resnet18 ...] [--out FILE]
+    python benchmarks/transition.py SHARED DATA [resnet20|resnet56|resnet18 ...] [--only cts|agreement] [--out FILE]
 
 SHARED holds data/checkpoints; DATA the npz files that data/prepare.py writes. Half-way: the sparsity at which the best
 rule's test accuracy after CR+BN (1,000 labeled images, read by this script only) is half-way between dense and chance.
@@ -8,9 +8,9 @@ rule's test accuracy after CR+BN (1,000 labeled images, read by this script only
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -20,6 +20,7 @@ import torch
 from timing import machine, seconds
 
 from repairability import PruneResult, create_model, evaluate, find_transition, load_data
+from repairability.detect import METHODS
 from repairability.tables import Table
 from repairability.transition import consensus
 
@@ -55,7 +56,7 @@ def distance(core: Any, half: float | None) -> str:
     return "" if core is None or half is None else f"{100 * abs((core[0] + core[1]) / 2 - half):.1f}"
 
 
-def study(name: str, shared: Path, folder: Path) -> list[tuple[str, ...]]:
+def study(name: str, shared: Path, folder: Path, detectors: list[str]) -> list[tuple[str, ...]]:
     about = NETWORKS[name]
     weights = shared / "data" / "checkpoints" / about["weights"]
     model = create_model(name, num_classes=about["classes"], weights=weights)
@@ -70,7 +71,7 @@ def study(name: str, shared: Path, folder: Path) -> list[tuple[str, ...]]:
 
     rows: list[tuple[str, ...]] = []
     found = []
-    for seed in range(about["seeds"]):
+    for seed in range(about["seeds"] if "agreement" in detectors else 0):
         images = data.unlabeled(3688, seed)
         start = time.perf_counter()
         watch = score if seed == 0 else None
@@ -87,7 +88,7 @@ def study(name: str, shared: Path, folder: Path) -> list[tuple[str, ...]]:
     with torch.no_grad():
         one_pass = seconds(lambda: model(images), 5)
     cores = []
-    for seed in range(3):
+    for seed in range(3 if "cts" in detectors else 0):
         images = data.unlabeled(128, seed)
         each = find_transition(model, images)
         cost = seconds(lambda: find_transition(model, images, null=False), 2) / one_pass  # noqa: B023
@@ -105,8 +106,7 @@ def study(name: str, shared: Path, folder: Path) -> list[tuple[str, ...]]:
                 f"{cost:.1f}",
             )
         )
-        sweep = each.sparsities
-    print(name, "cts", consensus(cores, sweep), flush=True)
+        print(name, "cts", consensus(cores, each.sparsities), flush=True)
     rows.append(
         (name, "half-way", "", "" if half is None else f"{100 * half:.1f}", "", f"dense {100 * dense:.1f}", "", "")
     )
@@ -115,13 +115,17 @@ def study(name: str, shared: Path, folder: Path) -> list[tuple[str, ...]]:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    arguments = sys.argv[1:]
-    out = Path(arguments.pop(arguments.index("--out") + 1)) if "--out" in arguments else None
-    arguments = [x for x in arguments if x != "--out"]
+    parser = argparse.ArgumentParser(description="Both detectors on real networks.")
+    parser.add_argument("shared", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS), choices=NETWORKS)
+    parser.add_argument("--only", choices=METHODS, action="append")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
     table: list[tuple[str, ...]] = []
-    for network in arguments[2:] or list(NETWORKS):
-        table += study(network, Path(arguments[0]), Path(arguments[1]))
+    for network in given.networks:
+        table += study(network, given.shared, given.data, given.only or list(METHODS))
         columns = ("network", "detector", "seed", "core, %", "band, %", "null", "core to half-way", "dense passes")
         print(Table(columns, table, machine()), flush=True)
-    if out:
-        out.write_text(json.dumps(table))
+    if given.out:
+        given.out.write_text(json.dumps(table))

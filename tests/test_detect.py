@@ -17,12 +17,13 @@ from repairability import (
     PruneConfig,
     Transition,
     create_model,
-    diagnose,
     find_transition,
     prunable_layers,
 )
 from repairability.detect import cts, joint
-from repairability.detect.joint import _agreement_transition, _midpoints
+from repairability.detect.joint import _midpoints
+from repairability.detect.shuffled import median_overlap, named_again
+from repairability.detect.verdict import RULES, agreement_transition
 from test_sacred import complete_state, same, users_model
 
 IMAGES = torch.randn(260, 1, 16, 16, generator=torch.Generator().manual_seed(2))
@@ -135,7 +136,7 @@ def watched(**curves: list[float]) -> Transition:
         s: {rule: Agreement(values[i], 0.0, 0.0, 1000, 0.1) for rule, values in curves.items() if values[i] >= 0}
         for i, s in enumerate(points)
     }
-    return _agreement_transition(found)
+    return agreement_transition(found)
 
 
 def test_start_end_and_core_at_known_places() -> None:
@@ -199,7 +200,7 @@ def test_on_a_network(model: nn.Module) -> None:
         watch=lambda r: seen.append(r.allocation),
     )
     assert found.sparsities == (0.5, 0.9)
-    assert [(a.target, a.rule) for a in seen] == [(s, rule) for s in (0.5, 0.9) for rule in joint.RULES]
+    assert [(a.target, a.rule) for a in seen] == [(s, rule) for s in (0.5, 0.9) for rule in RULES]
     assert {"erk", "lamp", "rr", "KL rr", "chance"} <= found.series.keys()
     assert Transition.from_json(found.to_json()) == found
     assert found.for_report()["series"].keys() == {"erk", "lamp", "rr", "chance"}
@@ -228,39 +229,99 @@ def test_held_out_images_are_not_calibrated_on(model: nn.Module, monkeypatch: py
     assert fingerprints == {CalibrationSet(IMAGES[:-held], 64).fingerprint}
 
 
-class Shuffling:
-    """Stands for a comparison whose rule rr has the given agreement on shuffled curves, shuffle after shuffle."""
-
-    def __init__(self, agreements: list[dict[float, float]]) -> None:
-        model = create_model("digits")
-        self.layers = prunable_layers(model)
-        self.curves = diagnose(model, IMAGES, grid=(0.5, 0.8, 0.9, 0.95), layers=self.layers)
-        self.answers, self.seen = iter(agreements), []  # type: ignore[var-annotated]
-
-    def diagnosed(self, points: Any) -> Diagnosis:
-        return self.curves
-
-    def compared(self, cells: Any, curves: Diagnosis) -> dict[float, dict[str, Agreement]]:
-        self.seen.append((list(cells), curves.rr))
-        same = next(self.answers)
-        return {s: {rule: Agreement(same[s], 0, 0, 1000, 0.1)} for s, rule in cells}
-
-
-def test_the_null_of_shuffled_curves() -> None:
-    """0.8: ERK and LAMP differ already. 0.9: rr makes the difference, and does so in 5 of 20 shuffles only."""
-    agreed = {
-        0.8: {"erk": Agreement(0.9, 0, 0, 1000, 0.1), "lamp": Agreement(0.7, 0, 0, 1000, 0.1)},
-        0.9: {"erk": Agreement(0.5, 0, 0, 1000, 0.1), "lamp": Agreement(0.5, 0, 0, 1000, 0.1)},
+def agreed(points: list[float], **curves: list[float]) -> dict[float, dict[str, Agreement]]:
+    return {
+        s: {rule: Agreement(values[i], 0, 0, 1000, 0.1) for rule, values in curves.items()}
+        for i, s in enumerate(points)
     }
-    for point in agreed.values():
-        point["rr"] = Agreement(0.8, 0, 0, 1000, 0.1)
-    watched = Shuffling([{0.9: 0.8 if i < 5 else 0.51} for i in range(20)])
-    assert joint._shuffled_share(watched, agreed, [0.8, 0.9]) == 0.5  # type: ignore[arg-type]
-    assert all(cells == [(0.9, "rr")] for cells, _ in watched.seen)
-    assert len({str(curves) for _, curves in watched.seen}) > 10  # shuffled anew each time
-    watched = Shuffling([{0.9: 0.8 if i < 15 else 0.51} for i in range(20)])
-    assert joint._shuffled_share(watched, agreed, [0.9]) == 1.0  # type: ignore[arg-type]
-    assert joint._shuffled_share(watched, agreed, [0.8]) == 1.0  # type: ignore[arg-type]
+
+
+def test_the_null_asks_only_where_the_answer_hangs_on_it() -> None:
+    """ERK and LAMP differ at 0.95, not at 0.9: whether 0.9 is named again hangs on rr there, and on nothing else."""
+    points = [0.5, 0.7, 0.9, 0.95]
+    found = agreed(points, erk=[0.97, 0.97, 0.6, 0.6], lamp=[0.97, 0.97, 0.6, 0.3], rr=[0.97, 0.97, 0.4, 0.4])
+    core = agreement_transition(found).core
+    assert core == (0.9, 0.95)
+    for agreeing, share in ((0.6, 0.5), (0.2, 1.0)):
+        asked: list[float] = []
+
+        def ask(s: float, same: float = agreeing, asked: list[float] = asked) -> Agreement:
+            asked.append(s)
+            return Agreement(same, 0, 0, 1000, 0.1)
+
+        assert named_again(found, core, ask) == share
+        assert asked == [0.9]
+
+
+def test_the_points_left_out_of_the_null_do_not_count() -> None:
+    """On made-up sweeps: the same overlap as asking at every point."""
+    random = np.random.default_rng(0)
+    points = [0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.985]
+    asked, cases, seen = 0, 0, set()
+    for _ in range(300):
+        fall = np.clip(1.15 - np.linspace(0, random.uniform(0.3, 1.3), 9) ** 2, 0.08, 0.99)
+        noisy = {rule: np.clip(fall + random.normal(0, 0.04, 9), 0, 1).tolist() for rule in RULES}
+        found = agreed(points, **noisy)
+        core = agreement_transition(found).core
+        if core is None:
+            continue
+        theirs = np.clip(fall + random.normal(0, 0.06, 9), 0, 1)
+        reached = [random.random() > 0.1 for _ in points]
+        answers = {
+            s: Agreement(x, 0, 0, 1000, 0.1) if ok else None for s, x, ok in zip(points, theirs, reached, strict=True)
+        }
+        count = []
+
+        def ask(s: float, answers: Any = answers, count: Any = count) -> Agreement | None:
+            count.append(s)
+            return answers[s]
+
+        whole = {s: {k: v for k, v in (found[s] | {"rr": answers[s]}).items() if v is not None} for s in points}
+        expected = joint.overlap(core, agreement_transition(whole).core, points)
+        assert named_again(found, core, ask) == expected
+        asked, cases = asked + len(count), cases + 1
+        seen.add(expected)
+    assert cases > 100
+    assert asked < 0.7 * 9 * cases
+    assert {0.0, 1.0} < seen
+
+
+def test_the_median_of_the_null_stops_when_it_is_settled() -> None:
+    points = [0.5, 0.9]
+    found = agreed(points, erk=[0.97, 0.6], lamp=[0.97, 0.6], rr=[0.97, 0.4])
+
+    def shuffles(same: list[float], asked: list[float]) -> list[Any]:
+        def asking(x: float) -> Any:
+            return lambda s: (asked.append(s), Agreement(x, 0, 0, 1000, 0.1))[1]
+
+        return [asking(x) for x in same]
+
+    def quietly(items: Any, *_: Any) -> Any:
+        return items
+
+    asked: list[float] = []
+    assert median_overlap(found, (0.9, 0.9), shuffles([0.2] * 20, asked), quietly) == 1.0
+    assert asked == [0.9] * 11
+    assert median_overlap(found, (0.9, 0.9), shuffles([0.6] * 9 + [0.2] * 11, []), quietly) == 1.0
+    assert median_overlap(found, (0.9, 0.9), shuffles([0.6, 0.2] * 10, []), quietly) == 0.5
+
+
+def test_the_null_shuffles_the_curves_of_rr_alone(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a network: every shuffle is another one, and only rr is pruned anew."""
+    watched = joint._Comparison(model, CalibrationSet(IMAGES[:200], 64), IMAGES[200:], CONFIG)
+    seen: list[tuple[tuple[float, str], str]] = []
+    original = joint._Comparison.compared
+
+    def spy(self: Any, cells: Any, curves: Diagnosis, *rest: Any) -> Any:
+        cells = list(cells)
+        seen.extend((cell, str(curves.rr)) for cell in cells)
+        return original(self, cells, curves, *rest)
+
+    monkeypatch.setattr(joint._Comparison, "compared", spy)
+    found = agreed([0.8, 0.9], erk=[0.97, 0.6], lamp=[0.97, 0.6], rr=[0.97, 0.4])
+    assert 0 <= joint._shuffled_overlap(watched, found, (0.9, 0.9)) <= 1
+    assert {cell[1] for cell, _ in seen} == {"rr"}
+    assert len({curves for _, curves in seen}) >= 10
 
 
 # --- both ----------------------------------------------------------------------------------------------------------

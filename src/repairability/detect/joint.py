@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,21 +13,20 @@ from repairability._torch import channels_last_, copy_of, reset_weights_
 from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, COUNT, CalibrationSet, Images
 from repairability.detect.cts import SHUFFLES, reachable
 from repairability.detect.result import Transition
+from repairability.detect.shuffled import Ask, Found, median_overlap
+from repairability.detect.verdict import RULES, agreement_transition
 from repairability.diagnostics import Diagnosis, diagnose
 from repairability.errors import InputError
 from repairability.evaluation import Agreement, agreement_of_logits, logits_of
 from repairability.layers import prunable_layers
 from repairability.pipeline import PruneConfig, PruneResult, grid_for, prune_many
 from repairability.progress import track
-from repairability.transition import inside, longest_run, overlap
+from repairability.transition import Interval, overlap
 
 Watch = Callable[[PruneResult], None]
 
 SWEEP = (0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.99)
-RULES = ("erk", "lamp", "rr")
 HELD_OUT = 1000
-TOLERANCE = 0.02
-"""Agreement may fall by this much, beyond two standard errors, before a transition is said to begin."""
 
 
 def find_by_agreement(
@@ -56,41 +54,34 @@ def find_by_agreement(
     if refine:
         for _ in range(2):
             found |= watched.at(_midpoints(found))
-    result = _agreement_transition(found)
+    result = agreement_transition(found)
     if not null or result.core is None:
         return result
     untrained = copy_of(model)
     reset_weights_(untrained, seed=0)
     random = _Comparison(untrained, calibration, everything.images[-held:], settings)
-    other = _agreement_transition(random.at(result.sparsities))
+    other = agreement_transition(random.at(result.sparsities))
     shares = {
-        "shuffled": _shuffled_share(watched, found, inside(result.core, result.sparsities)),
+        "shuffled": _shuffled_overlap(watched, found, result.core),
         "random weights": overlap(result.core, other.core, result.sparsities),
     }
     return replace(result, null=shares)
 
 
-def _shuffled_share(
-    watched: _Comparison, found: Mapping[float, Mapping[str, Agreement]], core: Sequence[float]
-) -> float:
-    """On curves shuffled among layers: the median share of the core's points where the rules still differ.
+def _shuffled_overlap(watched: _Comparison, found: Found, core: Interval) -> float:
+    """The median overlap of the core with that of curves shuffled among layers."""
+    curves, random = watched.diagnosed(sorted(found)), np.random.default_rng(0)
 
-    Curves reach this detector through the rule rr alone, so rr alone is pruned anew, and only in the core; where the
-    other rules already differ, nothing need be. The share bounds the overlap of the two cores from above.
-    """
-    settled = {s for s in core if _spread({k: v for k, v in found[s].items() if k != "rr"}) > 0}
-    open_points = [s for s in core if s not in settled]
-    if not open_points:
-        return 1.0
-    curves, random = watched.diagnosed(open_points), np.random.default_rng(0)
-    shuffles = [replace(curves, rr=curves.rr.shuffled(random)) for _ in range(SHUFFLES)]
-    shares = []
-    for each in track(shuffles, "the same on shuffled curves", SHUFFLES):
-        cells = [(s, "rr") for s in reachable(watched.layers, open_points, "rr", each.rr)]
-        theirs = watched.compared(cells, each)
-        differ = [s for s in theirs if _spread({**found[s], **theirs[s]}) > 0]
-        shares.append((len(settled) + len(differ)) / len(core))
-    return float(np.median(shares))
+    def asking(shuffled: Diagnosis) -> Ask:
+        def ask(s: float) -> Agreement | None:
+            if not reachable(watched.layers, [s], "rr", shuffled.rr):
+                return None
+            return watched.compared([(s, "rr")], shuffled)[s]["rr"]
+
+        return ask
+
+    shuffles = [asking(replace(curves, rr=curves.rr.shuffled(random))) for _ in range(SHUFFLES)]
+    return median_overlap(found, core, shuffles, track)
 
 
 class _Comparison:
@@ -153,52 +144,3 @@ def _midpoints(found: Mapping[float, Mapping[str, Agreement]]) -> list[float]:
         for a, b, before, after in zip(points, points[1:], best, best[1:], strict=False)
         if before - after > 0.1 and b - a > 0.01
     ]
-
-
-def _agreement_transition(found: Mapping[float, Mapping[str, Agreement]]) -> Transition:
-    points = tuple(sorted(found))
-    rules = [rule for rule in RULES if any(rule in found[s] for s in points)]
-    best = [max(found[s].values(), key=lambda x: x.same, default=None) for s in points]
-    series: dict[str, list[float | None]] = {
-        rule: [found[s][rule].same if rule in found[s] else None for s in points] for rule in rules
-    }
-    series |= {f"KL {rule}": [found[s][rule].kl if rule in found[s] else None for s in points] for rule in rules}
-    series["chance"] = [None if x is None else x.chance for x in best]
-    spread = [_spread(found[s]) for s in points]
-    series["beyond noise"] = [max(0.0, x) for x in spread]
-
-    first = next((x for x in best if x is not None), None)
-    start = end = None
-    for i, x in enumerate(best):
-        if x is None or first is None:
-            continue
-        error = math.hypot(x.standard_error, first.standard_error)
-        if start is None and x.same < first.same - 2 * error - TOLERANCE:
-            start = i
-        if end is None and x.same <= x.chance + 2 * x.standard_error:
-            end = i
-    core = broad = None
-    if start is not None:
-        last = len(points) - 1 if end is None else end
-        broad = (points[start], points[last])
-        run = longest_run([start <= i <= last and spread[i] > 0 for i in range(len(points))], spread)
-        core = (points[run[0]], points[run[-1]]) if run else None
-    unreachable = {rule: [s for s in points if rule not in found[s]] for rule in rules}
-    return Transition(
-        method="agreement",
-        sparsities=points,
-        series=series,
-        core=core,
-        broad=broad,
-        unreachable={k: v for k, v in unreachable.items() if v},
-        collapse=None if end is None else points[end],
-    )
-
-
-def _spread(found: Mapping[str, Agreement]) -> float:
-    """By how much the best and the worst rule differ beyond two standard errors of their difference."""
-    ordered = sorted(found.values(), key=lambda x: x.same)
-    if len(ordered) < 2:
-        return 0.0
-    worst, best = ordered[0], ordered[-1]
-    return best.same - worst.same - 2 * math.hypot(best.standard_error, worst.standard_error)
