@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import heapq
 import itertools
 import math
 import statistics
@@ -180,3 +181,111 @@ def diagnose(
     raw = distance(a, outputs_of(pruned, observed, images))
     residual = distance(a, outputs_of(repaired, observed, images))
     return raw, residual, (residual + EPS) / (raw + EPS)
+
+
+def reconstruct(dense: nn.Module, pruned: nn.Module, order: list[str], images: Tensor, ridge: float) -> nn.Module:
+    """Layer after layer in execution order, by whole forward passes and one explicit least-squares problem per filter.
+
+    Knows the small residual network of the tests by its names: each layer's BatchNorm, and that the branch of
+    `shortcut` is added to that of `depthwise`.
+    """
+    norms = {"conv1": "bn1", "depthwise": "bn2", "shortcut": "bn3", "conv2": "bn4"}
+    repaired = copy.deepcopy(pruned).eval()
+
+    def seen(model: nn.Module, name: str) -> tuple[Tensor, Tensor]:
+        found: list[tuple[Tensor, Tensor]] = []
+        handle = model.get_submodule(name).register_forward_hook(lambda _, args, out: found.append((args[0], out)))
+        with torch.no_grad():
+            model(images)
+        handle.remove()
+        return found[0]
+
+    for name in order:
+        layer = repaired.get_submodule(name)
+        norm = repaired.get_submodule(norms[name]) if name in norms else None
+        x, y = seen(repaired, name)[0], seen(dense, name)[1]
+        if name == "shortcut":
+            error = seen(dense, "bn2")[1] - seen(repaired, "bn2")[1]
+            y = y + error * ((norm.running_var + norm.eps).sqrt() / norm.weight)[:, None, None]
+        if isinstance(layer, nn.Linear):
+            columns, targets, groups = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]), 1
+        else:
+            patches = nn.functional.unfold(x, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+            columns = patches.transpose(1, 2).reshape(-1, patches.shape[1])
+            targets, groups = y.flatten(2).transpose(1, 2).reshape(-1, y.shape[1]), layer.groups
+        original = dense.get_submodule(name).weight
+        size, per_group = columns.shape[1] // groups, original.shape[0] // groups
+        with torch.no_grad():
+            for r in range(original.shape[0]):
+                g = r // per_group
+                inputs = columns[:, g * size : (g + 1) * size]
+                centred, wanted = inputs - inputs.mean(0), targets[:, r] - targets[:, r].mean()
+                level = (centred.square().mean(0)).mean()
+                kept = layer.weight[r].flatten() != 0
+                start = original[r].flatten()[kept]
+                a = torch.cat(
+                    [centred[:, kept], torch.eye(int(kept.sum()), dtype=x.dtype) * (ridge * level * len(inputs)).sqrt()]
+                )
+                b = torch.cat([wanted - centred[:, kept] @ start, torch.zeros(int(kept.sum()), dtype=x.dtype)])
+                row = torch.zeros(size, dtype=x.dtype)
+                row[kept] = start + torch.linalg.lstsq(a, b[:, None]).solution[:, 0]
+                layer.weight[r] = row.view(layer.weight[r].shape)
+                shift = targets[:, r].mean() - inputs.mean(0) @ row
+                if layer.bias is not None:
+                    layer.bias[r] = shift
+                elif norm is not None:
+                    norm.running_mean[r] -= shift
+    return repaired
+
+
+# --- the surgeon, literally: a least-squares problem for every candidate of every step -----------------------------
+
+
+def fit_on(weights: Tensor, gram: Tensor, support: Sequence[int]) -> Tensor:
+    """The x that is zero off `support` and least in (w - x)' h (w - x): least squares on a square root of h."""
+    values, vectors = torch.linalg.eigh(gram)
+    root = vectors.T * values.clamp(min=0).sqrt()[:, None]  # root' root = h
+    x = torch.zeros_like(weights)
+    if support:
+        chosen = list(support)
+        x[chosen] = torch.linalg.lstsq(root[:, chosen], root @ weights, driver="gelsd").solution
+    return x
+
+
+def loss_on(weights: Tensor, gram: Tensor, support: Sequence[int]) -> float:
+    change = weights - fit_on(weights, gram, support)
+    return float(change @ gram @ change)
+
+
+def surgeon(weights: Tensor, gram: Tensor, present: Sequence[int]) -> tuple[list[int], list[float]]:
+    """(order, loss after each step) of one filter: each step tries every removal and keeps the best."""
+    left, order, losses = sorted(present), [], []
+    while left:
+        trials = [(loss_on(weights, gram, [q for q in left if q != p]), p) for p in left]
+        loss, best = min(trials)
+        left.remove(best)
+        order.append(best)
+        losses.append(loss)
+    return order, losses
+
+
+def heap_greedy(increases: Weights, count: int) -> list[int]:
+    """How many steps each filter has taken after `count`: always the filter whose next step costs least."""
+    taken = [0] * len(increases)
+    heap = [(steps[0], r) for r, steps in enumerate(increases) if steps]
+    heapq.heapify(heap)
+    for _ in range(count):
+        _, r = heapq.heappop(heap)
+        taken[r] += 1
+        if taken[r] < len(increases[r]):
+            heapq.heappush(heap, (increases[r][taken[r]], r))
+    return taken
+
+
+def solve_on(gram: Tensor, right: Tensor, support: Tensor) -> Tensor:
+    """One filter at a time: h_SS x_S = right_S."""
+    answer = torch.zeros_like(right)
+    for r, chosen in enumerate(support):
+        if chosen.any():
+            answer[r, chosen] = torch.linalg.lstsq(gram[chosen][:, chosen], right[r, chosen], driver="gelsd").solution
+    return answer

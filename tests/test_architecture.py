@@ -12,9 +12,10 @@ SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
     ["errors", "tables", "progress", "provenance", "_files", "_frames", "_torch", "_vision"],
-    ["layers", "sums", "curves", "allocation", "evaluation", "models", "data"],
-    ["calibration", "trace", "training", "transition", "solvers"],
-    ["masks", "rules", "inference"],
+    ["layers", "sums", "moments", "unfold", "curves", "allocation", "evaluation", "models", "data"],
+    ["calibration", "trace", "training", "transition", "solvers", "surgeon"],
+    ["masks", "streams", "rules", "inference"],
+    ["scores"],
     ["repair", "checkpoints"],
     ["diagnostics"],
     ["pipeline"],

@@ -80,7 +80,7 @@ def test_it_is_its_parts(model: nn.Module) -> None:
 def test_prints_what_was_done(model: nn.Module) -> None:
     text = str(prune(model, IMAGES, sparsity=0.8, config=CONFIG))
     assert text.splitlines()[0].split() == ["layer", "kept", "total", "sparsity", "raw", "residual", "rr"]
-    assert "rule rr, repair cr+bn: 8" in text
+    assert "rule rr, score magnitude, repair cr+bn: 8" in text
     assert "diagnose" in text
 
 

@@ -138,7 +138,8 @@ def test_zeros_stay_zero_and_only_pruned_layers_are_scaled(repair: str, dense: n
     assert (found.get_parameter("conv2.weight")[zeros] == 0).all()
     for name in ("stem", "conv1", "depthwise", "shortcut", "hidden"):
         assert torch.equal(found.get_parameter(f"{name}.weight"), dense.get_parameter(f"{name}.weight"))
-    assert torch.equal(found.get_parameter("conv2.bias"), dense.get_parameter("conv2.bias"))
+    if repair != "reconstruct":  # which moves the mean through the bias
+        assert torch.equal(found.get_parameter("conv2.bias"), dense.get_parameter("conv2.bias"))
 
 
 # --- BN ------------------------------------------------------------------------------------------------------------

@@ -19,10 +19,13 @@ OutputHook = Callable[[nn.Module, Tensor, Any], Any]
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode and no gradients; each submodule's own mode, the buffers and the random state come back."""
+def evaluating(model: nn.Module, *, writing: bool = False) -> Iterator[None]:
+    """Eval mode and no gradients; each submodule's own mode, the buffers and the random state come back.
+
+    `writing`: of our copy, whose buffers are written meanwhile and stay so.
+    """
     modes = [(module, module.training) for module in model.modules()]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]  # some modules count in forward
+    buffers = [] if writing else [(buffer, buffer.clone()) for buffer in model.buffers()]  # some count in forward
     try:
         with _random_state_kept(), torch.no_grad():
             model.eval()
@@ -167,6 +170,28 @@ def output_hooks(hooks: Mapping[nn.Module, OutputHook]) -> Iterator[None]:
     try:
         for module, hook in hooks.items():
             handles.append(module.register_forward_hook(adapted(hook), with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def input_hooks(hooks: Mapping[nn.Module, Callable[[nn.Module, Tensor], None]]) -> Iterator[None]:
+    """Let each hook see its module's input before the module runs; all of them go again, whatever happens inside."""
+
+    def adapted(
+        hook: Callable[[nn.Module, Tensor], None],
+    ) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def pre_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            hook(module, args[0] if args else kwargs["input"])
+
+        return pre_hook
+
+    handles = []
+    try:
+        for module, hook in hooks.items():
+            handles.append(module.register_forward_pre_hook(adapted(hook), with_kwargs=True))
         yield
     finally:
         for handle in handles:

@@ -89,6 +89,11 @@ class CalibrationSet:
         for batch in self.images[: self.count].split(self.batch_size):  # type: ignore[no-untyped-call]
             yield to_model(batch, model)
 
+    def first(self, model: nn.Module, count: int, batch_size: int) -> Iterator[Tensor]:
+        """The first `count` images, or as many as there are, whatever else they serve for."""
+        for batch in self.images[:count].split(batch_size):  # type: ignore[no-untyped-call]
+            yield to_model(batch, model)
+
     @property
     def batch_count(self) -> int:
         return -(-self.count // self.batch_size)

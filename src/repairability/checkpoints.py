@@ -32,7 +32,7 @@ class Checkpoint:
 
     model: nn.Module
     allocation: Allocation
-    header: Mapping[str, Any]  # rule, repair, both sparsities, calibration fingerprint, versions
+    header: Mapping[str, Any]  # rule, score, repair, both sparsities, calibration fingerprint, versions
 
     def table(self) -> Table:
         return self.allocation.table()
@@ -42,12 +42,19 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    path: str | os.PathLike[str], model: nn.Module, allocation: Allocation, *, repair: str, fingerprint: str
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    allocation: Allocation,
+    *,
+    repair: str,
+    fingerprint: str,
+    score: str = "magnitude",
 ) -> None:
     """Write the state of `model` with its header; written beside `path`, then renamed."""
     tensors = {key: value.detach().cpu().contiguous().clone() for key, value in model.state_dict().items()}
     header = {
         "rule": allocation.rule,
+        "score": score,
         "repair": repair,
         "target": allocation.target,
         "sparsity": allocation.sparsity,

@@ -21,8 +21,10 @@ from repairability.errors import BudgetError, InputError
 from repairability.layers import FIRST_CONV, Layers, prunable_layers
 from repairability.masks import Masks, apply_masks_, make_masks
 from repairability.repair import Repair, Statistics, get_repair, measure_statistics
-from repairability.repair.response import name_of
+from repairability.repair.choose import Chooser, choose_masks
+from repairability.repair.response import apply_repair_, chooses_masks, name_of
 from repairability.rules import MEASURES, Rule, allocate, get_rule, options_of
+from repairability.scores import Magnitude, Score, get_score
 from repairability.tables import Table, percent
 
 LOWER = (0.6, 0.5, 0.3, 0.0)
@@ -63,6 +65,7 @@ class PruneResult:
     fingerprint: str  # of the calibration images
     diagnosis: Diagnosis | None = None
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage
+    score: str = "magnitude"
 
     @property
     def sparsity(self) -> float:
@@ -76,7 +79,9 @@ class PruneResult:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model and what this object knows as safetensors; `repairability.load` reads it back."""
-        save_checkpoint(path, self.model, self.allocation, repair=self.repair, fingerprint=self.fingerprint)
+        save_checkpoint(
+            path, self.model, self.allocation, score=self.score, repair=self.repair, fingerprint=self.fingerprint
+        )
 
     def table(self) -> Table:
         columns = ["layer", "kept", "total", "sparsity"]
@@ -88,8 +93,8 @@ class PruneResult:
             rows.append(row + [_at(curves, layer, s) for curves in measured.values()])
         spent = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in self.timings.items())
         caption = (
-            f"rule {self.allocation.rule}, repair {self.repair}: {percent(self.sparsity)} of the prunable weights, "
-            f"{percent(self.global_sparsity)} of all; {spent}"
+            f"rule {self.allocation.rule}, score {self.score}, repair {self.repair}: {percent(self.sparsity)} of the "
+            f"prunable weights, {percent(self.global_sparsity)} of all; {spent}"
         )
         return Table([*columns, *measured], rows, caption=caption)
 
@@ -100,6 +105,7 @@ class PruneResult:
         """Plain objects: what `--json` prints."""
         return {
             **self.allocation.to_dict(),
+            "score": self.score,
             "repair": self.repair,
             "calibration": self.fingerprint,
             "timings": dict(self.timings),
@@ -112,17 +118,20 @@ def prune(
     *,
     sparsity: float,
     rule: str | Rule = "rr",
+    score: str | Score = "magnitude",
     repair: str | Repair = "cr+bn",
     curves: Diagnosis | Curves | None = None,
     config: PruneConfig | None = None,
 ) -> PruneResult:
     """Prune a copy of `model` to `sparsity` and repair it, with nothing but unlabeled images.
 
-    The first 128 images serve the statistics, up to 2,560 after them BatchNorm recalibration (with fewer it cycles, and
-    a warning says so). A diagnosis is made only if the rule needs one and none is given as `curves`.
+    `rule` says how many weights each layer loses, `score` which ones, `repair` what is mended afterwards. The first 128
+    images serve the statistics, up to 2,560 after them BatchNorm recalibration (with fewer it cycles, and a warning
+    says so); a reconstruction, and a score that looks at inputs, take the first 1,024. A diagnosis is made only if the
+    rule needs one and none is given as `curves`.
     """
     (result,) = prune_many(
-        model, images, sparsities=[sparsity], rules=[rule], repair=repair, curves=curves, config=config
+        model, images, sparsities=[sparsity], rules=[rule], score=score, repair=repair, curves=curves, config=config
     )
     return result
 
@@ -133,19 +142,20 @@ def prune_many(
     *,
     sparsities: Sequence[float],
     rules: Sequence[str | Rule],
+    score: str | Score = "magnitude",
     repair: str | Repair = "cr+bn",
     curves: Diagnosis | Curves | None = None,
     config: PruneConfig | None = None,
 ) -> Iterator[PruneResult]:
     """`prune` for every sparsity and rule, one after the other; they share one diagnosis and the dense statistics."""
     settings = config or PruneConfig()
-    function = get_repair(repair)
+    mending, choosing = get_repair(repair), get_score(score)
     targets = [check_sparsity(s) for s in sparsities]
     for rule in rules:
         get_rule(rule)
     layers = prunable_layers(model, types=settings.types, skip=settings.skip, only=settings.only)
     calibration = CalibrationSet.read(images, count=settings.count, batch_size=settings.batch_size)
-    return _results(model, layers, calibration, targets, rules, function, curves, settings)
+    return _results(model, layers, calibration, targets, rules, choosing, mending, curves, settings)
 
 
 def _results(
@@ -154,6 +164,7 @@ def _results(
     calibration: CalibrationSet,
     targets: Sequence[float],
     rules: Sequence[str | Rule],
+    score: Score,
     repair: Repair,
     curves: Diagnosis | Curves | None,
     settings: PruneConfig,
@@ -179,17 +190,28 @@ def _results(
                 chosen = curves if needs_curves(rule, settings.options) else None
                 options = _own_options(rule, rules, settings.options)
                 plan = allocate(layers, sparsity=target, rule=rule, curves=chosen, **options)
-            with _timed(timings, "mask"):
-                masks = make_masks(layers, plan)
-                pruned = copy_of(model)
-                apply_masks_(pruned, masks)
+            lost = [name for name in plan if plan.pruned(name)]
+            pruned = copy_of(model)
+            own = prunable_layers(pruned, types=settings.types, skip=settings.skip, only=settings.only).subset(lost)
+            # a score that looks at inputs chooses on the way of the repair, where that goes layer by layer
+            on_the_way = not isinstance(score, Magnitude) and chooses_masks(repair)
+            chooser = Chooser(score, plan, own) if on_the_way else None
+            if chooser is None:
+                with _timed(timings, "mask"):
+                    if isinstance(score, Magnitude):
+                        masks = make_masks(layers, plan)
+                    else:
+                        masks = choose_masks(model, plan, score, calibration)
+                    apply_masks_(pruned, masks)
             with _timed(timings, "repair"):
-                lost = [name for name in plan if plan.pruned(name)]
-                own = prunable_layers(pruned, types=settings.types, skip=settings.skip, only=settings.only).subset(lost)
                 if lost:
-                    repair(pruned, own, statistics, calibration)
+                    apply_repair_(repair, pruned, own, statistics, calibration, dense=model, choose=chooser)
+            if chooser is not None:
+                masks = chooser.masks(layers)
             used = diagnosis if chosen is not None else None
-            yield PruneResult(pruned, plan, masks, name_of(repair), calibration.fingerprint, used, timings)
+            yield PruneResult(
+                pruned, plan, masks, name_of(repair), calibration.fingerprint, used, timings, name_of(score)
+            )
 
 
 def load(path: str | os.PathLike[str], model: nn.Module) -> Checkpoint:

@@ -10,6 +10,7 @@ from repairability.repair.chain import Chain
 from repairability.repair.channel import ChannelRepair
 from repairability.repair.model import repair_model
 from repairability.repair.none import NoRepair
+from repairability.repair.reconstruct import Reconstruction
 from repairability.repair.response import Repair, Response
 from repairability.repair.statistics import Statistics, measure_statistics
 
@@ -23,6 +24,8 @@ REPAIRS: dict[str, Repair] = {
     "bn": BatchNormRepair(),
     "bn-cumulative": BatchNormRepair(momentum=None),
     "bn-short": BatchNormRepair(*SHORT),
+    "reconstruct": Reconstruction(),
+    "reconstruct-all": Reconstruction(everything=True),
 }
 
 
@@ -45,6 +48,7 @@ __all__ = [
     "Chain",
     "ChannelRepair",
     "NoRepair",
+    "Reconstruction",
     "Repair",
     "Response",
     "Statistics",

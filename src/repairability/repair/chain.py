@@ -8,7 +8,7 @@ from torch import nn
 
 from repairability.calibration import CalibrationSet
 from repairability.layers import Layers
-from repairability.repair.response import Repair, Response, name_of, respond
+from repairability.repair.response import Repair, Response, apply_repair_, chooses_masks, name_of, respond
 from repairability.repair.statistics import Statistics
 
 
@@ -24,9 +24,28 @@ class Chain:
     def needs_statistics(self) -> bool:
         return any(getattr(step, "needs_statistics", True) for step in self.steps)
 
-    def __call__(self, model: nn.Module, layers: Layers, statistics: Statistics, calibration: CalibrationSet) -> None:
-        for step in self.steps:
-            step(model, layers, statistics, calibration)
+    @property
+    def needs_dense(self) -> bool:
+        return any(getattr(step, "needs_dense", False) for step in self.steps)
+
+    @property
+    def chooses_masks(self) -> bool:
+        """The first step would; a later one comes too late."""
+        return chooses_masks(self.steps[0])
+
+    def __call__(
+        self,
+        model: nn.Module,
+        layers: Layers,
+        statistics: Statistics,
+        calibration: CalibrationSet,
+        *,
+        dense: nn.Module | None = None,
+        choose: object = None,
+    ) -> None:
+        for i, step in enumerate(self.steps):
+            first = choose if i == 0 else None
+            apply_repair_(step, model, layers, statistics, calibration, dense=dense or model, choose=first)
 
     def respond(self, response: Response) -> Response:
         for step in self.steps:

@@ -9,7 +9,7 @@ from repairability._torch import copy_of
 from repairability.calibration import CalibrationSet, Images
 from repairability.errors import InputError
 from repairability.layers import KINDS, Layers, prunable_layers
-from repairability.repair.response import Repair
+from repairability.repair.response import Repair, apply_repair_
 from repairability.repair.statistics import measure_statistics
 
 
@@ -27,7 +27,7 @@ def repair_model(dense: nn.Module, pruned: nn.Module, images: Images, *, repair:
     statistics = measure_statistics(dense, lost, calibration) if getattr(function, "needs_statistics", True) else {}
     repaired = copy_of(pruned)
     own = prunable_layers(repaired, types=tuple(KINDS), skip=()).subset(lost.names)
-    function(repaired, own, statistics, calibration)
+    apply_repair_(function, repaired, own, statistics, calibration, dense=dense)
     return repaired
 
 

@@ -19,7 +19,9 @@ class Repair(Protocol):
 
     `layers` are those that lost weights; `statistics` the dense network's pooled moments of each of them. A repair
     that also has `respond(response) -> Response` can be judged by the diagnostics; one that does without the dense
-    statistics may say so by `needs_statistics = False`.
+    statistics may say so by `needs_statistics = False`. One that says `needs_dense = True` is also given the dense
+    network as `dense=`; one that says `chooses_masks = True` may be given `choose=` instead of a network that is
+    already pruned (`repair/reconstruct.py`).
     """
 
     def __call__(
@@ -83,3 +85,27 @@ def respond(repair: Repair, response: Response) -> Response:
 def name_of(repair: object) -> str:
     """What a repair is called in tables and records."""
     return str(getattr(repair, "name", None) or getattr(repair, "__name__", None) or type(repair).__name__)
+
+
+def apply_repair_(
+    repair: Repair,
+    model: nn.Module,
+    layers: Layers,
+    statistics: Statistics,
+    calibration: CalibrationSet,
+    *,
+    dense: nn.Module,
+    choose: object = None,
+) -> None:
+    """Run a repair with what it asks for."""
+    extra: dict[str, object] = {}
+    if getattr(repair, "needs_dense", False):
+        extra["dense"] = dense
+    if choose is not None:
+        extra["choose"] = choose
+    repair(model, layers, statistics, calibration, **extra)
+
+
+def chooses_masks(repair: Repair) -> bool:
+    """Whether a repair goes layer by layer and can ask a score on its way."""
+    return bool(getattr(repair, "chooses_masks", False))

@@ -70,12 +70,15 @@ class Geometry:
             for size, pad, d, k, s in zip(spatial, self.padding, self.dilation, self.kernel, self.stride, strict=True)
         )
 
+    def every_tap(self) -> list[tuple[int, ...]]:
+        return list(itertools.product(*map(range, self.kernel)))
+
     def live_taps(self, spatial: Sequence[int]) -> list[tuple[int, ...]]:
         """The kernel taps that ever meet the image. With zero padding the others only multiply zeros: on a 1 x 1 map
         a padded 3 x 3 kernel has one live tap of nine.
         """
         if self.mode != "zeros":
-            return list(itertools.product(*map(range, self.kernel)))
+            return self.every_tap()
         axes = []
         for axis, outputs in enumerate(self.out_size(spatial) if self.kernel else ()):
             before, step = self.padding[axis][0], self.stride[axis]

@@ -1,0 +1,100 @@
+"""InputMoments: what least squares needs to know of a layer's inputs and of the outputs it should give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+class InputMoments:
+    """Sums over samples and positions, per group of the layer: of its input columns x [K] and of its targets y [R].
+
+    xx = sum x x' [G, K, K], xy = sum x y' [G, K, R], x, y, yy = sum y^2. Centred moments (biased, over n values)
+    follow: xx/n - m m'. Products are taken in the activations' own precision, batch by batch, and added in float64.
+    """
+
+    def __init__(self, groups: int, inputs: int, outputs: int) -> None:
+        self.groups, self.inputs, self.outputs = groups, inputs, outputs  # inputs and outputs of one group
+        self.n = 0
+        self.xx = torch.zeros(groups, inputs, inputs, dtype=torch.float64)
+        self.xy = torch.zeros(groups, inputs, outputs, dtype=torch.float64)
+        self.x = torch.zeros(groups, inputs, dtype=torch.float64)
+        self.y = torch.zeros(groups, outputs, dtype=torch.float64)
+        self.yy = torch.zeros(groups, outputs, dtype=torch.float64)
+
+    def update(self, x: Tensor, y: Tensor) -> None:
+        """Add values: input columns [G, K, M] and targets [G, R, M] of the same M samples and positions."""
+        self.n += x.shape[-1]
+        self.xx += (x @ x.mT).double().cpu()
+        self.xy += (x @ y.mT).double().cpu()
+        self.x += x.sum(-1, dtype=torch.float64).cpu()
+        self.y += y.sum(-1, dtype=torch.float64).cpu()
+        self.yy += y.double().square().sum(-1).cpu()
+
+    def gram(self, *, centred: bool) -> Tensor:
+        """Mean of x x' [G, K, K]; centred: the covariance."""
+        whole = self.xx / self.n
+        if not centred:
+            return whole
+        mean = self.mean_x
+        return whole - mean[..., :, None] * mean[..., None, :]
+
+    def cross(self, *, centred: bool) -> Tensor:
+        """Mean of x y' [G, K, R]; centred: the covariance."""
+        whole = self.xy / self.n
+        return whole - self.mean_x[..., :, None] * self.mean_y[..., None, :] if centred else whole
+
+    def power(self, *, centred: bool) -> Tensor:
+        """Mean of y^2 [G, R]; centred: the variance."""
+        whole = self.yy / self.n
+        return (whole - self.mean_y.square()).clamp(min=0) if centred else whole
+
+    @property
+    def mean_x(self) -> Tensor:
+        return self.x / self.n
+
+    @property
+    def mean_y(self) -> Tensor:
+        return self.y / self.n
+
+
+@dataclass(frozen=True, eq=False)
+class LeastSquares:
+    """One layer's problem: weights for its inputs such that it gives the outputs that are wanted of it.
+
+    weights [G, R, K]: the dense ones. gram [G, K, K], cross [G, K, R], power [G, R]: means of x x', x y', y^2, centred
+    where a bias or a BatchNorm takes the mean. square [G, K]: the mean of x^2, never centred. unit [G, R]: what a step
+    of each output is worth where it is felt.
+    """
+
+    weights: Tensor
+    gram: Tensor
+    cross: Tensor
+    power: Tensor
+    square: Tensor
+    unit: Tensor
+
+    @classmethod
+    def of(cls, moments: InputMoments, weights: Tensor, unit: Tensor, *, centred: bool) -> LeastSquares:
+        gram = moments.gram(centred=centred)
+        square = moments.xx.diagonal(dim1=1, dim2=2) / moments.n
+        return cls(weights, gram, moments.cross(centred=centred), moments.power(centred=centred), square, unit)
+
+    def damped(self, group: int, ridge: float) -> Tensor:
+        """The Gram [K, K] with `ridge` times its mean diagonal on the diagonal; one that is all zero gets ones."""
+        gram = self.gram[group]
+        level = float(gram.diagonal().mean())
+        return gram + torch.eye(len(gram), dtype=gram.dtype) * (max(ridge, 1e-12) * level if level > 0 else 1.0)
+
+    def error(self, weights: Tensor) -> Tensor:
+        """mean |y - x'w|^2 for other weights [G, R, K]: power - 2 c'w + w'G w, per output [G, R]."""
+        linear = (weights * self.cross.mT).sum(-1)
+        square = ((weights @ self.gram) * weights).sum(-1)
+        return (self.power - 2 * linear + square).clamp(min=0)
+
+
+def filters_of(weight: Tensor, groups: int) -> Tensor:
+    """A layer's weight as filters [G, R, K], float64."""
+    return weight.detach().double().cpu().reshape(groups, weight.shape[0] // groups, -1)

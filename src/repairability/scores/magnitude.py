@@ -1,0 +1,19 @@
+"""The paper's: the smallest weights go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from repairability.moments import LeastSquares
+from repairability.scores.score import lowest_go
+
+
+@dataclass(frozen=True)
+class Magnitude:
+    name: str = "magnitude"
+    needs_inputs = False
+
+    def __call__(self, problem: LeastSquares, count: int) -> Tensor:
+        return lowest_go(problem.weights.abs(), count)

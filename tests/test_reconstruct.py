@@ -1,0 +1,341 @@
+from __future__ import annotations
+
+import copy
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import reference
+from networks import small_net
+from repairability import (
+    CalibrationSet,
+    InputError,
+    PruneResult,
+    allocate,
+    create_model,
+    prunable_layers,
+    prune,
+    repair_model,
+)
+from repairability._torch import output_hooks
+from repairability.masks import apply_masks_, make_masks
+from repairability.moments import LeastSquares, filters_of
+from repairability.repair import Reconstruction
+from repairability.repair import reconstruct as module
+from repairability.repair.reconstruct import refitted
+from repairability.repair.walk import Station, walk
+from repairability.trace import trace
+from test_sacred import complete_state, same, users_model
+
+IMAGES = torch.randn(300, 3, 9, 9, generator=torch.Generator().manual_seed(2))
+EVERY = ("conv", "linear")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def network(dtype: torch.dtype = torch.float64) -> nn.Module:
+    return create_model("networks:Residual", seed=3).to(dtype)
+
+
+def calibration(images: Tensor = IMAGES) -> CalibrationSet:
+    return CalibrationSet(images, count=40)
+
+
+def pruned_copy(model: nn.Module, sparsity: float = 0.6) -> tuple[nn.Module, Any]:
+    plan = allocate(prunable_layers(model, types=EVERY), sparsity=sparsity, rule="uniform")
+    pruned = copy.deepcopy(model)
+    apply_masks_(pruned, make_masks(model, plan))
+    return pruned, prunable_layers(pruned, types=EVERY)
+
+
+# --- the walk ------------------------------------------------------------------------------------------------------
+
+
+def test_joins_are_found_where_a_branch_is_added_as_it_is() -> None:
+    model = create_model("networks:Residual")
+    found = trace(model, prunable_layers(model, types=EVERY), IMAGES)
+    assert {join.layer for join in found.joins.values()} == {"shortcut"}  # reached last of the two branches
+    resnet = create_model("resnet20")
+    assert len(trace(resnet, prunable_layers(resnet), torch.randn(1, 3, 32, 32)).joins) == 9
+
+    class Changed(nn.Module):
+        """The branch is rectified in place before it is added: the same tensor, but not the layer's output any more."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.conv = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.stem(x)
+            out: Tensor = self.conv(x).relu_() + x
+            return out
+
+    changed = Changed()
+    assert trace(changed, prunable_layers(changed), IMAGES).joins == {}
+
+
+def test_every_layer_runs_once_per_batch_and_later_layers_see_what_was_written() -> None:
+    dense = network()
+    repaired, layers = pruned_copy(dense)
+    calls: dict[str, int] = {}
+    names = {model.get_submodule(name): name for model in (dense, repaired) for name in layers.names}
+
+    def count(layer: nn.Module, x: Tensor, output: Any) -> None:
+        calls[names[layer]] = calls.get(names[layer], 0) + 1
+
+    seen: dict[str, Tensor] = {}
+    with output_hooks(dict.fromkeys(names, count)):
+        for station in walk(dense, repaired, layers, calibration(), images=300):
+            seen[station.layer.name] = torch.cat([x for x, _ in station.pairs])
+            with torch.no_grad():
+                station.layer.weight.mul_(1.5)
+    once = 2 * 3 + 1  # two networks, three batches of at most 128 images, and the trace's one image
+    assert calls.pop("head") == once - 3  # nobody waits for what the repaired network's last layer gives
+    assert set(calls.values()) == {once}
+
+    met: dict[str, Tensor] = {}
+
+    def meet(layer: nn.Module, x: Tensor, output: Any) -> None:
+        met[names[layer]] = x
+
+    repaired.eval()
+    with output_hooks({repaired.get_submodule(name): meet for name in layers.names}), torch.no_grad():
+        repaired(IMAGES.double())
+    for name, x in seen.items():
+        torch.testing.assert_close(x, met[name], msg=name)
+
+
+def test_a_walk_that_is_given_up_leaves_no_thread_behind() -> None:
+    dense = network()
+    before, threads = complete_state(dense), threading.active_count()
+    repaired, layers = pruned_copy(dense)
+    steps = walk(dense, repaired, layers, calibration())
+    next(steps)
+    assert threading.active_count() > threads
+    steps.close()
+    assert threading.active_count() == threads
+    assert same(complete_state(dense), before)
+
+
+def test_an_error_inside_a_pass_reaches_the_caller() -> None:
+    class Failing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.a(x)
+            if len(x) > 1:
+                raise ValueError("too many")
+            out: Tensor = self.b(x)
+            return out
+
+    model, threads = Failing(), threading.active_count()
+    with pytest.raises(InputError, match="Failing does not take a batch of shape .*too many"):
+        list(walk(model, copy.deepcopy(model), prunable_layers(model, skip=()), calibration()))
+    assert threading.active_count() == threads
+
+
+# --- against slow obvious least squares ------------------------------------------------------------------------------
+
+
+def test_equals_literal_least_squares() -> None:
+    """Every layer of the small residual network: groups, depthwise, dilation, stride, biases, a Linear, a join."""
+    dense = network().eval()
+    pruned, layers = pruned_copy(dense)
+    images = IMAGES[:70]
+    expected = reference.reconstruct(
+        dense, pruned, list(trace(pruned, layers, images.double()).order), images.double(), 1e-3
+    )
+    found = repair_model(dense, pruned, calibration(images), repair=Reconstruction())
+    for name, tensor in found.state_dict().items():
+        torch.testing.assert_close(tensor, expected.state_dict()[name], atol=1e-7, rtol=1e-6, msg=name)
+
+
+# --- laws ------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_pruned_nothing_changed() -> None:
+    dense = network()
+    copied = copy.deepcopy(dense)
+    Reconstruction()(copied, prunable_layers(copied, types=EVERY), {}, calibration(), dense=dense)
+    for name, tensor in copied.state_dict().items():
+        torch.testing.assert_close(tensor, dense.state_dict()[name], atol=1e-9, rtol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("score", ["magnitude", "activation", "second_order"])
+def test_zeros_stay_zero_and_counts_are_exact(score: str) -> None:
+    model = network(torch.float32)
+    result = prune(model, calibration(), sparsity=0.7, rule="erk", score=score, repair="reconstruct")
+    for layer in prunable_layers(result.model):
+        assert int((~result.masks[layer.name]).sum()) == result.allocation.pruned(layer.name)
+        assert bool((layer.weight[~result.masks[layer.name]] == 0).all())
+        assert torch.isfinite(layer.weight).all()
+    assert result.score == score
+    assert f"score {score}" in str(result)
+
+
+def test_a_layers_own_error_never_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By optimality: error(refitted) + ridge |w - w_dense|^2 <= error(dense weights, masked)."""
+    gains = []
+
+    def checked(problem: LeastSquares, support: Tensor, ridge: float) -> Tensor:
+        fitted = refitted(problem, support, ridge)
+        before, after = problem.error(problem.weights * support), problem.error(fitted)
+        assert bool((after <= before * (1 + 1e-9) + 1e-12).all())
+        gains.append(float(after.sum() / before.sum()))
+        return fitted
+
+    monkeypatch.setattr(module, "refitted", checked)
+    prune(network(), calibration(), sparsity=0.7, rule="erk", repair="reconstruct")
+    assert len(gains) == 4
+    assert min(gains) < 0.9  # and it does mend something
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("score", ["magnitude", "second_order"])
+def test_more_unknowns_than_samples(images: int, score: str) -> None:
+    model = network(torch.float32)
+    result = prune(
+        model, CalibrationSet(IMAGES[:images], count=1), sparsity=0.5, rule="erk", score=score, repair="reconstruct"
+    )
+    assert all(torch.isfinite(x).all() for x in result.model.state_dict().values() if x.is_floating_point())
+
+
+def test_dead_inputs_and_empty_filters() -> None:
+    model = network(torch.float32)
+    with torch.no_grad():
+        model.get_parameter("stem_bn.weight")[2] = 0
+        model.get_parameter("stem_bn.bias")[2] = -1  # behind the ReLU this channel is always 0
+        model.get_parameter("conv2.weight")[1] = 1e-6  # goes first: an empty filter
+    for score in ("magnitude", "second_order"):
+        result = prune(model, calibration(), sparsity=0.9, rule="uniform", score=score, repair="reconstruct")
+        assert all(torch.isfinite(x).all() for x in result.model.state_dict().values() if x.is_floating_point())
+        logits = result.model.eval()(IMAGES[:4])
+        assert torch.isfinite(logits).all()
+
+
+def test_without_bias_or_norm_nothing_is_centred() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 5, 3, bias=False), nn.Flatten(), nn.Linear(245, 2)
+    )
+    result = prune(model, calibration(), sparsity=0.5, rule="uniform", repair="reconstruct")
+    stem = model[:2].eval()
+    with torch.no_grad():
+        x, y = stem(IMAGES), model[:3](IMAGES)
+        fitted = result.model[2](x)  # type: ignore[index]
+        masked = nn.functional.conv2d(x, model[2].weight * result.masks["2"])  # type: ignore[arg-type]
+    assert float((fitted - y).square().mean()) < float((masked - y).square().mean())
+
+
+def test_a_layer_called_several_times() -> None:
+    model = create_model("networks:Twice")
+    layers = prunable_layers(model, skip=("@first", "unused"))
+    plan = allocate(layers, sparsity=0.5, rule="uniform")
+    pruned = copy.deepcopy(model)
+    apply_masks_(pruned, make_masks(model, plan))
+    repaired = repair_model(model, pruned, calibration(), repair="reconstruct")
+
+    def error(other: nn.Module) -> float:
+        with torch.no_grad():
+            return float((other(IMAGES) - model(IMAGES)).square().mean())
+
+    assert error(repaired) < 0.7 * error(pruned)
+
+
+def test_reconstruction_helps_where_it_should() -> None:
+    """The output behind everything, not only each layer's own."""
+    model = network(torch.float32).eval()
+
+    def error(result: PruneResult) -> float:
+        with torch.no_grad():
+            return float((result.model.eval()(IMAGES) - model(IMAGES)).square().mean())
+
+    plain, refit, surgeon = (
+        error(prune(model, calibration(), sparsity=0.7, rule="erk", score=score, repair=repair))
+        for score, repair in (("magnitude", "none"), ("magnitude", "reconstruct"), ("second_order", "reconstruct"))
+    )
+    assert refit < 0.5 * plain
+    assert surgeon < refit
+
+
+def test_a_score_with_another_repair_sees_dense_inputs() -> None:
+    model = network(torch.float32)
+    seen: dict[str, int] = {}
+
+    def spy(problem: LeastSquares, count: int) -> Tensor:
+        seen[str(tuple(problem.weights.shape))] = count
+        mask = torch.ones_like(problem.weights, dtype=torch.bool)
+        mask.view(-1)[:count] = False
+        return mask
+
+    result = prune(model, calibration(), sparsity=0.5, rule="uniform", score=spy, repair="cr+bn")
+    assert len(seen) == 4
+    assert not result.masks["conv1"].flatten()[:50].any()
+
+
+def test_a_score_that_miscounts_is_named() -> None:
+    def greedy(problem: LeastSquares, count: int) -> Tensor:
+        return torch.zeros_like(problem.weights, dtype=torch.bool)
+
+    with pytest.raises(InputError, match="score 'greedy' must give a bool mask .* weights of layer 'conv1', not"):
+        prune(network(), calibration(), sparsity=0.5, rule="uniform", score=greedy, repair="reconstruct")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_users_model_is_sacred(fails: bool) -> None:
+    model = users_model()
+    before, threads = complete_state(model), threading.active_count()
+    calls = []
+
+    def score(problem: LeastSquares, count: int) -> Tensor:
+        calls.append(count)
+        if fails and len(calls) == 2:
+            raise RuntimeError("half-way")
+        mask = torch.ones_like(problem.weights, dtype=torch.bool)
+        mask.view(-1)[:count] = False
+        return mask
+
+    def attempt() -> None:
+        prune(model, calibration(), sparsity=0.5, rule="uniform", score=score, repair="reconstruct+bn-short")
+
+    if fails:
+        with pytest.raises(RuntimeError, match="half-way"):
+            attempt()
+    else:
+        attempt()
+    assert same(complete_state(model), before)
+    assert threading.active_count() == threads
+
+
+def test_clear_errors() -> None:
+    with pytest.raises(InputError, match="unknown score 'magnitud'.*magnitude"):
+        prune(network(), calibration(), sparsity=0.5, score="magnitud")
+    with pytest.raises(InputError, match="a score is a name or a callable, not int"):
+        prune(network(), calibration(), sparsity=0.5, score=3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="ridge must not be negative"):
+        Reconstruction(ridge=-1)
+    with pytest.raises(InputError, match="compares with the dense network"):
+        Reconstruction()(network(), prunable_layers(network()), {}, calibration())
+
+
+def test_the_problem_of_a_station_is_that_of_its_layer() -> None:
+    dense = small_net().double()
+    pruned = copy.deepcopy(dense)
+    layers = prunable_layers(pruned, skip=())
+    stations: list[Station] = []
+    for station in walk(dense, pruned, layers, calibration()):
+        stations.append(station)
+        problem = station.problem(dense, station.moments())
+        assert problem.error(filters_of(station.layer.weight, 1)).max() < 1e-9 * problem.power.max()
+    assert [s.layer.name for s in stations] == list(layers.names)
