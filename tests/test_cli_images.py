@@ -254,13 +254,14 @@ def test_a_full_disk(
 
 STALLED = """
 import sys, time
-from repairability import cli, pipeline
+from repairability import cli
+from repairability.pipeline import many
 
 def stalled(*args):
     print("begun", flush=True)
     time.sleep(60)
 
-pipeline.make_masks = stalled
+many.make_masks = stalled
 cli.main(sys.argv[1:])
 """
 
@@ -291,3 +292,28 @@ def test_help_teaches(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, verb, "--help")
     assert code == 0
     assert "--json" in out
+
+
+def test_prune_chooses_without_labels(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "prune", *DIGITS, "-s", "0.9", "--rule", "auto", "--repair", "cr+bn-short", "--json")
+    assert code == 0
+    found = json.loads(out)
+    least = min((t for t in found["trials"] if t["kl"] is not None), key=lambda t: t["kl"])
+    assert found["rule"] == least["rule"]
+    code, out, _ = run(capsys, "prune", *DIGITS, "-s", "0.9", "--best", "--budget", "0.01", "--out", "best.safetensors")
+    assert code == 0
+    assert "second_order" in out
+    assert "the budget of 0.01 s is spent" in " ".join(out.split())
+    assert Path("best.safetensors").exists()
+    code, _, err = run(capsys, "prune", *DIGITS, "-s", "0.9", "--score", "second-order")
+    assert code == 2
+    assert "unknown score 'second-order'" in err
+
+
+def test_diagnose_conditioned_on_a_refit(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("diagnose", *DIGITS, "--repair", "reconstruct", "--score", "second_order", "--grid", "0.8,0.9", "--json")
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    found = json.loads(out)
+    assert found["repair"] == "reconstruct"
+    assert all(0 <= x["values"][0] <= x["values"][1] for x in found["residual"].values())

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-import repairability.pipeline as pipeline
+import repairability.pipeline.many as pipeline
 from networks import Residual, small_net
 from repairability import (
     Allocation,

@@ -87,15 +87,15 @@ def test_second_order_beats_magnitude_where_inputs_are_correlated() -> None:
 
 def test_wide_filters_are_cut_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     given = problem(groups=1, filters=4, inputs=40)
-    exact = loss(given, SecondOrder()(given, 120), 1e-3)
+    exact = loss(given, SecondOrder()(given, 140), 1e-3)
     monkeypatch.setattr(second_order, "EXACT", 16)
     monkeypatch.setattr(second_order, "LEFT", 20)
     called = []
     original = second_order.wide_trace
     monkeypatch.setattr(second_order, "wide_trace", lambda *a, **k: called.append(k["limit"]) or original(*a, **k))
-    mask = SecondOrder()(given, 120)
+    mask = SecondOrder()(given, 140)
     assert called == [20]
-    assert int((~mask).sum()) == 120
+    assert int((~mask).sum()) == 140
     assert loss(given, mask, 1e-3) < 1.5 * exact
 
 

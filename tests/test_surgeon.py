@@ -74,6 +74,18 @@ def test_weights_that_are_not_there_come_first_and_cost_nothing(seed: int) -> No
     assert mask_of(trace, int((~start).sum())).equal(start)
 
 
+def test_filters_of_different_sizes_do_not_disturb_each_other() -> None:
+    weights, gram, scale = smooth_problem(12, 9, 48, 300)
+    chance = torch.rand(9, 48, generator=torch.Generator().manual_seed(12)).argsort(1)
+    start = chance < torch.tensor([48, 14, 40, 37, 0, 30, 48, 17, 36])[:, None]
+    together = removal_trace(weights, gram, scale, start=start)
+    for r in range(9):
+        chosen = start[r].nonzero().flatten()
+        alone = removal_trace(weights[r : r + 1, chosen], gram[chosen][:, chosen], scale[r : r + 1])
+        assert together.order[r, 48 - len(chosen) :].equal(chosen[alone.order[0]])
+        torch.testing.assert_close(together.increase[r, 48 - len(chosen) :], alone.increase[0], rtol=1e-8, atol=0.0)
+
+
 def test_the_blocks_and_the_fresh_starts_change_nothing() -> None:
     """K = 70 passes through many blocks and three halvings; the plain update of one whole inverse does not."""
     weights, gram, scale = smooth_problem(0, 5, 70, 400)
@@ -146,6 +158,19 @@ def test_a_gram_of_low_rank_gives_sound_numbers(ridge: float) -> None:
     assert free < 1e-4 * whole
     assert most == pytest.approx(true_loss(weights, gram, scale, mask_of(trace, 4 * 56)), rel=1e-3)
     assert everything == pytest.approx(whole, rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_last_steps_are_exact_though_the_first_met_an_almost_singular_gram(seed: int) -> None:
+    weights, gram, scale = problem(seed, 3, 96, samples=24)
+    gram.diagonal().add_(1e-12 * gram.diagonal().mean())
+    trace = removal_trace(weights, gram, scale)
+    for r in range(3):
+        support = sorted(trace.order[r, 88:].tolist())
+        fitted = reference.fit_on(weights[r], gram, support)
+        order, losses = reference.surgeon(fitted, gram, support)
+        assert trace.order[r, 88:].tolist() == order
+        assert (trace.increase[r, 88:].cumsum(0) / scale[r]).tolist() == pytest.approx(losses, rel=1e-7)
 
 
 def test_an_empty_gram_costs_nothing() -> None:
@@ -248,7 +273,7 @@ def test_solving_on_supports_is_solving_filter_by_filter(batch: int, monkeypatch
     support[0], support[19] = False, True
     found = solve_on_support(gram, right, support)
     assert not found[~support].any()
-    torch.testing.assert_close(found, reference.solve_on(gram, right, support), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(found, reference.solve_on(gram, right, support), rtol=1e-10, atol=1e-12)
 
 
 def test_solving_on_a_singular_support_still_solves() -> None:
@@ -262,6 +287,15 @@ def test_solving_on_a_singular_support_still_solves() -> None:
     assert not found[~support].any()
     left = torch.where(support, found @ gram - right, 0.0)  # consistent: the right side lies in the Gram's range
     assert float(left.norm() / right.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rounding_is_not_taken_for_a_pivot(seed: int) -> None:
+    """Proportional inputs leave a pivot of rounding, by chance positive; an answer from it would be some 1e16 large."""
+    _, one, _ = problem(seed, 1, 1)
+    gram = one * torch.tensor([[1.0, 3.0], [3.0, 9.0]], dtype=torch.float64)
+    found = solve_on_support(gram, torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool))
+    assert float(found.abs().max()) < 1e14 / float(gram.diagonal().mean())
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -41,12 +41,14 @@ from repairability.cli.options import (
 )
 from repairability.diagnostics import GRID, OBSERVE, diagnose
 from repairability.evaluation import agreement, evaluate
-from repairability.pipeline import PruneConfig, load, prune
+from repairability.pipeline import AUTO, BUDGET, HELD_OUT, PruneConfig, load, prune
 from repairability.repair import REPAIRS, BatchNormRepair, get_repair
 from repairability.rules import MEASURES, RULES, get_rule
+from repairability.scores import SCORES, get_score
 from repairability.tables import Table, percent
 
 Repair = Annotated[str, typer.Option("--repair", help=f"{', '.join(REPAIRS)}, or a chain such as cr+bn.")]
+WhichGo = Annotated[str, typer.Option("--score", help=f"Which weights go: {', '.join(SCORES)}.")]
 Observe = Annotated[str, typer.Option("--observe", help=f"Where damage is measured: {', '.join(OBSERVE)}.")]
 Limit = Annotated[int | None, typer.Option("--limit", help="Only the first so many test images.")]
 GRID_TEXT = ",".join(f"{s:g}" for s in GRID)
@@ -58,6 +60,7 @@ def diagnose_verb(
     weights: WeightsFile = None,
     num_classes: NumClasses = None,
     grid: Annotated[str, typer.Option("--grid", help="Sparsities to measure, with commas between.")] = GRID_TEXT,
+    score: WhichGo = "magnitude",
     repair: Repair = "cr+bn",
     observe: Observe = "layer",
     count: Count = 128,
@@ -74,15 +77,18 @@ def diagnose_verb(
 ) -> None:
     """Measure, layer by layer, the damage of pruning and how much of it a repair leaves.
 
-    One forward pass over unlabeled training images. The file that --out writes feeds allocate, prune and report.
+    One forward pass over unlabeled training images. The file that --out writes feeds allocate, prune and report. With
+    --repair reconstruct what is left after refitting the weights that --score would keep.
     Example: repairability diagnose digits --data digits --out diagnosis.json
     """
     use_threads(threads)
     get_repair(repair)
+    get_score(score)
     points = sparsities(grid, "--grid")
     net = network(model, weights, num_classes, seed, device)
     images = draw(read_data(data, root, image_size), count, seed)
-    found = diagnose(net, images, grid=points, repair=repair, observe=observe, layers=layers_of(net, types, skip, only))
+    layers = layers_of(net, types, skip, only)
+    found = diagnose(net, images, grid=points, repair=repair, observe=observe, layers=layers, score=score)
     if out is not None:
         write_atomically(out, found.to_csv() if out.suffix == ".csv" else found.to_json())
     if as_json:
@@ -99,8 +105,18 @@ def prune_verb(
     ],
     weights: WeightsFile = None,
     num_classes: NumClasses = None,
-    rule: Annotated[str, typer.Option("--rule", "-r", help=f"One of {', '.join(RULES)}.")] = "rr",
+    rule: Annotated[
+        str, typer.Option("--rule", "-r", help=f"How many weights each layer loses: {', '.join(RULES)}, or auto.")
+    ] = "rr",
+    score: WhichGo = "magnitude",
     repair: Repair = "cr+bn",
+    best: Annotated[
+        bool,
+        typer.Option("--best", help="The strongest result without labels: chooses rule, score and repair by itself."),
+    ] = False,
+    budget: Annotated[
+        float, typer.Option("--budget", metavar="SECONDS", help="With --best: begin nothing new after so long.")
+    ] = BUDGET,
     curves: Annotated[
         Path | None,
         typer.Option("--curves", metavar="FILE", help="A diagnosis (JSON): then nothing is measured again."),
@@ -135,11 +151,15 @@ def prune_verb(
 ) -> None:
     """Prune MODEL to a sparsity and repair it with unlabeled training images; write the result as a checkpoint.
 
+    --rule auto tries several rules and keeps the network nearest to the dense one (mean KL) on unlabeled images held
+    out for that; --best tries the strongest combinations of rule, score and repair, and says what it tried.
     Example: repairability prune resnet20 --weights resnet20.th --data npz:cifar10.npz -s 0.8 --out pruned.safetensors
     """
     use_threads(threads)
     check_sparsity(sparsity)
-    get_rule(rule)
+    if rule != AUTO:
+        get_rule(rule)
+    get_score(score)
     get_repair(repair)
     measured = read_diagnosis(curves)
     net = network(model, weights, num_classes, seed, device)
@@ -151,6 +171,7 @@ def prune_verb(
             ("layers", f"{len(layers)}, {layers.total:,} prunable weights of {layers.n_all:,}"),
             ("weights that go", f"{goes:,} ({percent(sparsity)})"),
             ("rule", f"{rule} (curves: {source})" if rule in MEASURES else rule),
+            ("score", score),
             ("repair", repair),
             ("images", f"{count} for the statistics and up to 2,560 for BatchNorm from {data}, seed {seed}, unlabeled"),
             ("writes", str(out) if out else "nothing (no --out)"),
@@ -164,8 +185,19 @@ def prune_verb(
     config = PruneConfig(
         observe=observe, conditioned_on=conditioned_on, options=options, count=count, **layer_choice(types, skip, only)
     )
-    images = draw(source_data, count, seed)
-    result = prune(net, images, sparsity=sparsity, rule=rule, repair=repair, curves=measured, config=config)
+    images = draw(source_data, count, seed, HELD_OUT if best or rule == AUTO else 0)
+    result = prune(
+        net,
+        images,
+        sparsity=sparsity,
+        rule=rule,
+        score=score,
+        repair=repair,
+        curves=measured,
+        config=config,
+        best=best,
+        budget=budget,
+    )
     scores: dict[str, Any] = {}
     if evaluate_on:
         for name, each in (("dense", net), ("pruned", result.model)):
@@ -175,6 +207,9 @@ def prune_verb(
     if as_json:
         print_json({**result.to_dict(), **({"evaluation": scores} if scores else {}), "out": str(out) if out else None})
         return
+    if result.trials:
+        print_table(result.trials_table())
+        print_line("")
     print_table(result.table())
     for name, found in scores.items():
         print_line(

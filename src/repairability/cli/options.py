@@ -105,9 +105,9 @@ def read_data(name: str, root: Path, image_size: int | None) -> Data:
         return load_data(name, root=root, image_size=image_size)
 
 
-def draw(data: Data, count: int, seed: int) -> CalibrationSet:
-    """The statistics' images and as many of BatchNorm's as the training part has, by seed, labels unread."""
-    wanted = min(len(data.train), count + BN_BATCHES * BN_BATCH_SIZE)
+def draw(data: Data, count: int, seed: int, more: int = 0) -> CalibrationSet:
+    """The statistics' images, as many of BatchNorm's as the training part has, and `more`; by seed, labels unread."""
+    wanted = min(len(data.train), count + BN_BATCHES * BN_BATCH_SIZE + more)
     with notices.status("drawing calibration images"):
         return CalibrationSet(data.unlabeled(wanted, seed), count=count)
 

@@ -8,6 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,7 @@ def _prune(job: Job, stages: Stages) -> dict[str, Any]:
         shared.calibration,
         sparsity=spec.sparsity,
         rule=spec.rule,
+        score=spec.score,
         repair=spec.repair,
         curves=diagnosis,
         config=PruneConfig(observe=spec.observe, options=spec.options, count=spec.count),
@@ -88,6 +90,7 @@ def _prune(job: Job, stages: Stages) -> dict[str, Any]:
         "n_all": plan.n_all,
         "projections": [layer.name for layer in shared.layers if layer.projection],
         "fingerprint": result.fingerprint,
+        **({"rule": plan.rule, "trials": [asdict(x) for x in result.trials]} if result.trials else {}),
     }
 
 

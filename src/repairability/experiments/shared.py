@@ -25,8 +25,9 @@ from repairability.experiments.store import Store
 from repairability.inference import for_inference
 from repairability.layers import Layers, prunable_layers
 from repairability.models import create_model
-from repairability.pipeline import grid_for, needs_curves
-from repairability.repair import BatchNormRepair
+from repairability.pipeline import AUTO, HELD_OUT, grid_for, needs_curves
+from repairability.repair import BatchNormRepair, get_repair
+from repairability.repair.reconstruct import fit_of
 from repairability.training import digits_network
 
 TRAINED = "trained"
@@ -139,7 +140,8 @@ class Shared:
     def calibration(self) -> CalibrationSet:
         spec = self.job.spec
         with self.stages("load"):
-            return calibration_images(self.data, spec.seed, spec.count, spec.count + BN_BATCHES * BN_BATCH_SIZE)
+            more = HELD_OUT if spec.rule == AUTO else 0
+            return calibration_images(self.data, spec.seed, spec.count, spec.count + BN_BATCHES * BN_BATCH_SIZE + more)
 
     def diagnosis(self) -> Diagnosis:
         """With the dense statistics that any repair needs. A rule that needs no curves takes what the others measured;
@@ -154,12 +156,20 @@ class Shared:
         def measure() -> bytes:
             return pack_diagnosis(
                 diagnose(
-                    self.model, self.calibration, grid=grid, repair=repair, observe=spec.observe, layers=self.layers
+                    self.model,
+                    self.calibration,
+                    grid=grid,
+                    repair=repair,
+                    observe=spec.observe,
+                    layers=self.layers,
+                    score=spec.score,
                 )
             )
 
         with self.stages("diagnose"):
-            key = key_of(_digest(self.model), self.calibration.fingerprint, grid, repair, spec.observe, spec.threads)
+            about = (_digest(self.model), self.calibration.fingerprint, grid, repair, spec.observe, spec.threads)
+            # only the curves of a refit know of scores
+            key = key_of(*about, *([spec.score] if fit_of(get_repair(repair)) else []))
             return unpack_diagnosis(cached(self.store, "diagnosis", key, measure)[0])
 
     def metrics(self, model: nn.Module, stage: str = "evaluate") -> Metrics:

@@ -13,8 +13,10 @@ from repairability.allocation import check_sparsity
 from repairability.detect import METHODS
 from repairability.diagnostics import OBSERVE
 from repairability.errors import InputError, unknown
+from repairability.pipeline import AUTO
 from repairability.repair import get_repair
 from repairability.rules import RULES
+from repairability.scores import SCORES
 
 VERSION = 1
 """Part of every id: raised when the computation changes, a default included."""
@@ -35,8 +37,9 @@ class RunSpec(BaseModel):
     )
     num_classes: int | None = Field(None, ge=1, description="classes of the model's head")
     image_size: int | None = Field(None, ge=1, description="resize images to this side")
-    rule: str = Field("rr", description=f"one of {', '.join(RULES)}")
+    rule: str = Field("rr", description=f"one of {', '.join(RULES)}, or {AUTO}: chosen without labels")
     options: dict[str, Any] = Field(default_factory=dict, description="the rule's own: solver, pinned, rest, floor ...")
+    score: str = Field("magnitude", description=f"which weights go: {', '.join(SCORES)}")
     repair: str = Field("cr+bn", description="a repair's name, or a chain such as cr+bn")
     conditioned_on: str | None = Field(None, description="the repair that rr reckons with; none: the one applied")
     sparsity: float = Field(0.95, description="the target, over the prunable weights")
@@ -60,7 +63,8 @@ class RunSpec(BaseModel):
         for s in (*(() if self.grid == "auto" else self.grid), *(self.sweep or ())):
             check_sparsity(s, "a sparsity of the grid or sweep")
         for kind, given, known in (
-            ("rule", self.rule, RULES),
+            ("rule", self.rule, (*RULES, AUTO)),
+            ("score", self.score, SCORES),
             ("observe", self.observe, OBSERVE),
             ("method", self.method, METHODS),
         ):

@@ -72,6 +72,12 @@ class Reconstruction:
             _write_(station, refitted(problem, support, self.ridge), moments)
 
 
+def fit_of(repair: object) -> Reconstruction | None:
+    """The reconstruction that a repair begins with, if it does: by itself, or in a chain."""
+    first = getattr(repair, "steps", (repair,))[0]
+    return first if isinstance(first, Reconstruction) else None
+
+
 def refitted(problem: LeastSquares, support: Tensor, ridge: float) -> Tensor:
     """The refitted weights [G, R, K], zero outside their support [G, R, K]."""
     fitted = torch.zeros_like(problem.weights)

@@ -1,0 +1,113 @@
+"""PruneResult: a pruned and repaired network, and how it came about."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import nn
+
+from repairability.allocation import Allocation
+from repairability.checkpoints import save_checkpoint
+from repairability.curves import Curves
+from repairability.diagnostics import Diagnosis
+from repairability.masks import Masks
+from repairability.rules import MEASURES
+from repairability.tables import Table, percent
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate of a choice without labels: how far its network is from the dense one on held-out images."""
+
+    rule: str
+    score: str
+    repair: str
+    kl: float | None = None  # mean KL(dense || pruned) in nats; none where it could not be made
+    same: float | None = None  # share of equal predictions
+    seconds: float = 0.0
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class PruneResult:
+    """A pruned and repaired copy of a network, and how it came about."""
+
+    model: nn.Module
+    allocation: Allocation
+    masks: Masks
+    repair: str
+    fingerprint: str  # of the calibration images
+    diagnosis: Diagnosis | None = None
+    timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage
+    score: str = "magnitude"
+    trials: tuple[Trial, ...] = ()  # of a choice without labels, this one among them
+
+    @property
+    def sparsity(self) -> float:
+        """Over the prunable weights."""
+        return self.allocation.sparsity
+
+    @property
+    def global_sparsity(self) -> float:
+        """Over all weights of the pruned types, the dense stem included."""
+        return self.allocation.global_sparsity
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model and what this object knows as safetensors; `repairability.load` reads it back."""
+        save_checkpoint(
+            path, self.model, self.allocation, score=self.score, repair=self.repair, fingerprint=self.fingerprint
+        )
+
+    def table(self) -> Table:
+        columns = ["layer", "kept", "total", "sparsity"]
+        measured = {} if self.diagnosis is None else {m: getattr(self.diagnosis, m) for m in MEASURES}
+        rows = []
+        for layer, total in self.allocation.totals.items():
+            s = self.allocation[layer]
+            row = [layer, f"{total - self.allocation.pruned(layer):,}", f"{total:,}", f"{s:.4f}"]
+            rows.append(row + [_at(curves, layer, s) for curves in measured.values()])
+        spent = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in self.timings.items())
+        caption = (
+            f"rule {self.allocation.rule}, score {self.score}, repair {self.repair}: {percent(self.sparsity)} of the "
+            f"prunable weights, {percent(self.global_sparsity)} of all; {spent}"
+        )
+        return Table([*columns, *measured], rows, caption=caption)
+
+    def trials_table(self) -> Table:
+        """What a choice without labels tried; the least mean KL was taken."""
+        rows = [
+            (
+                x.rule,
+                x.score,
+                x.repair,
+                "" if x.kl is None else f"{x.kl:.4f}",
+                "" if x.same is None else percent(x.same),
+                f"{x.seconds:.1f}",
+                x.problem,
+            )
+            for x in self.trials
+        ]
+        columns = ("rule", "score", "repair", "mean KL", "same prediction", "seconds", "")
+        return Table(columns, rows, caption="compared with the dense network on held-out unlabeled images")
+
+    def __str__(self) -> str:
+        return "\n\n".join(str(x) for x in ([self.trials_table()] if self.trials else []) + [self.table()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain objects: what `--json` prints."""
+        return {
+            **self.allocation.to_dict(),
+            "score": self.score,
+            "repair": self.repair,
+            "calibration": self.fingerprint,
+            "timings": dict(self.timings),
+            **({"trials": [asdict(trial) for trial in self.trials]} if self.trials else {}),
+        }
+
+
+def _at(curves: Curves, layer: str, sparsity: float) -> str:
+    """The measured value at a grid sparsity; nothing between the points."""
+    return f"{curves.at(layer, sparsity):.4f}" if layer in curves and sparsity in curves.grid[layer] else ""

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from repairability import CalibrationSet, InputError, PruneConfig, agreement, create_model, prune
+from repairability.pipeline import auto
+from repairability.pipeline.auto import Candidate
+from test_sacred import complete_state, same, users_model
+
+IMAGES = torch.randn(300, 3, 9, 9, generator=torch.Generator().manual_seed(2))
+CONFIG = PruneConfig(count=40)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return create_model("networks:Residual", seed=3)
+
+
+def test_auto_takes_the_rule_that_agrees_most_on_images_held_out(model: nn.Module) -> None:
+    found = prune(model, IMAGES, sparsity=0.8, rule="auto", repair="cr+bn-short", config=CONFIG)
+    assert [trial.rule for trial in found.trials] == list(auto.RULES)
+    least = min((trial for trial in found.trials if trial.kl is not None), key=lambda trial: trial.kl or 0.0)
+    assert found.allocation.rule == least.rule
+    held = (300 - 40) // 3
+    assert agreement(model, found.model, [IMAGES[-held:]]).kl == pytest.approx(least.kl, rel=1e-4)
+    assert found.fingerprint == CalibrationSet(IMAGES[:-held], 40).fingerprint  # nothing was calibrated on them
+    again = prune(model, IMAGES, sparsity=0.8, rule="auto", repair="cr+bn-short", config=CONFIG)
+    assert [(t.rule, t.kl) for t in again.trials] == [(t.rule, t.kl) for t in found.trials]
+
+
+def test_rules_that_cannot_are_left_out_and_named(model: nn.Module) -> None:
+    """ERK's floor ends at 97.5 %."""
+    found = prune(model, IMAGES, sparsity=0.985, rule="auto", repair="cr+bn-short", config=CONFIG)
+    assert found.trials[0].kl is None
+    assert "97.5" in found.trials[0].problem
+    assert found.allocation.rule != "erk"
+    assert found.trials[0].problem in str(found)
+
+
+def test_best_says_what_it_tried(model: nn.Module) -> None:
+    found = prune(model, IMAGES, sparsity=0.7, best=True, config=CONFIG)
+    assert [(t.rule, t.score, t.repair) for t in found.trials] == [(c.rule, c.score, c.repair) for c in auto.BEST]
+    least = min((trial for trial in found.trials if trial.kl is not None), key=lambda trial: trial.kl or 0.0)
+    assert (found.allocation.rule, found.score, found.repair) == (least.rule, least.score, least.repair)
+    assert found.to_dict()["trials"][0]["score"] == "second_order"
+    assert "mean KL" in str(found)
+
+
+def test_best_begins_nothing_after_its_budget(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock jumps by 10 s at every look."""
+    ticks = itertools.count(step=10.0)
+    monkeypatch.setattr(auto, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr(auto, "BEST", tuple(Candidate(rule, "magnitude", "none") for rule in ("erk", "lamp", "global")))
+    found = prune(model, IMAGES, sparsity=0.7, best=True, budget=45, config=CONFIG)
+    assert [trial.kl is None for trial in found.trials] == [False, False, True]
+    assert "the budget of 45 s is spent" in found.trials[2].problem
+
+
+def test_clear_errors(model: nn.Module) -> None:
+    with pytest.raises(InputError, match="the budget must be a positive number of seconds, not 0"):
+        prune(model, IMAGES, sparsity=0.7, best=True, budget=0)
+    with pytest.raises(InputError, match="holds images out: 50 leave 3 beside the 40"):
+        prune(model, IMAGES[:50], sparsity=0.7, rule="auto", config=CONFIG)
+    with pytest.raises(InputError, match="none of the rules erk, lamp, global, rr, residual takes an option 'pinned'"):
+        prune(model, IMAGES, sparsity=0.7, rule="auto", config=PruneConfig(count=40, options={"pinned": {}}))
+
+
+@pytest.mark.parametrize("options", [{"rule": "auto", "repair": "cr+bn-short"}, {"best": True}])
+def test_the_users_model_is_sacred(options: dict[str, Any]) -> None:
+    model = users_model()
+    before = complete_state(model)
+    prune(model, IMAGES, sparsity=0.7, config=CONFIG, **options)
+    assert same(complete_state(model), before)

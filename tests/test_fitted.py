@@ -1,0 +1,135 @@
+"""rr conditioned on reconstruction: the closed form against single-layer networks, really pruned and refitted."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from repairability import (
+    Allocation,
+    CalibrationSet,
+    InputError,
+    allocate,
+    create_model,
+    diagnose,
+    prunable_layers,
+    prune,
+    repair_model,
+)
+from repairability._torch import output_hooks
+from repairability.masks import apply_masks_, make_masks
+from repairability.scores import SecondOrder
+from test_sacred import complete_state, same, users_model
+
+IMAGES = torch.randn(90, 3, 9, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+LAYERS = ("conv1", "depthwise", "shortcut", "conv2")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    return create_model("networks:Residual", seed=3).double().eval()
+
+
+def behind(model: nn.Module, name: str) -> Tensor:
+    """What a layer gives, with the mean that its BatchNorm takes off: reconstruction writes into either."""
+    norms = {"depthwise": "bn2", "shortcut": "bn3"}
+    found: list[Tensor] = []
+    with output_hooks({model.get_submodule(name): lambda m, x, y: found.append(y)}), torch.no_grad():
+        model(IMAGES)
+    if name in norms:
+        running = model.get_submodule(norms[name]).get_buffer("running_mean")
+        found[0] = found[0] - running[:, None, None]
+    return found[0]
+
+
+def distance(dense: Tensor, other: Tensor, power: Tensor) -> float:
+    return float(((dense - other).square().mean((0, 2, 3)) / power).mean())
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_equals_a_single_layer_network(name: str, model: nn.Module) -> None:
+    grid = (0.5, 0.8)
+    found = diagnose(model, CalibrationSet(IMAGES, count=40), grid=grid, repair="reconstruct")
+    plain = behind(model, name)
+    running = {"depthwise": "bn2", "shortcut": "bn3"}.get(name)
+    output = (
+        plain if running is None else plain + model.get_submodule(running).get_buffer("running_mean")[:, None, None]
+    )
+    power = output.square().mean((0, 2, 3)) + 1e-8
+    for i, s in enumerate(grid):
+        layers = prunable_layers(model, only=(name,))
+        pruned = copy.deepcopy(model)
+        apply_masks_(pruned, make_masks(model, allocate(layers, sparsity=s, rule="uniform")))
+        repaired = repair_model(model, pruned, CalibrationSet(IMAGES, count=40), repair="reconstruct").eval()
+        assert found.raw[name][i] == pytest.approx(distance(plain, behind(pruned, name), power), rel=1e-6)
+        assert found.residual[name][i] == pytest.approx(distance(plain, behind(repaired, name), power), rel=1e-5)
+        assert found.rr[name][i] == pytest.approx(found.residual[name][i] / found.raw[name][i], rel=1e-5)
+
+
+def test_the_surgeons_trace_is_what_refitting_leaves(model: nn.Module) -> None:
+    """One trace for all levels; the same levels fitted one by one leave the same error, but for the ridge's share."""
+
+    class Plain:
+        """The same masks without the trace."""
+
+        def __call__(self, problem: object, count: int) -> Tensor:
+            return SecondOrder()(problem, count)  # type: ignore[arg-type]
+
+    calibration = CalibrationSet(IMAGES, count=40)
+    grid = (0.0, 0.3, 0.5, 0.7, 0.9)
+    traced = diagnose(model, calibration, grid=grid, repair="reconstruct", score="second_order")
+    fitted = diagnose(model, calibration, grid=grid, repair="reconstruct", score=Plain())
+    for name in LAYERS:
+        assert np.allclose(traced.raw[name], fitted.raw[name])
+        assert np.allclose(traced.residual[name], fitted.residual[name], rtol=0.1, atol=2e-3)
+        assert traced.residual[name][0] == 0
+        assert traced.rr[name][0] == 1
+        assert (np.diff(traced.residual[name]) >= 0).all()
+
+
+def test_refitting_mends_every_layer(model: nn.Module) -> None:
+    found = diagnose(model, CalibrationSet(IMAGES, count=90), grid=(0.5, 0.7), repair="reconstruct")
+    for name in LAYERS:
+        assert (found.rr[name] < 1).all()
+
+
+def test_allocating_by_it(model: nn.Module) -> None:
+    result = prune(
+        model,
+        CalibrationSet(IMAGES, count=40),
+        sparsity=0.75,
+        rule="residual",
+        score="second_order",
+        repair="reconstruct",
+    )
+    assert isinstance(result.allocation, Allocation)
+    assert result.diagnosis is not None
+    assert result.diagnosis.repair == "reconstruct"
+    assert result.sparsity >= 0.74
+
+
+def test_the_users_model_is_sacred() -> None:
+    model = users_model()
+    before = complete_state(model)
+    diagnose(model, CalibrationSet(IMAGES.float(), count=40), repair="reconstruct", score="second_order")
+    assert same(complete_state(model), before)
+
+
+def test_clear_errors(model: nn.Module) -> None:
+    with pytest.raises(InputError, match="is diagnosed at the layer's own output, not at 'norm'"):
+        diagnose(model, CalibrationSet(IMAGES, count=40), repair="reconstruct", observe="norm")
+    with pytest.raises(InputError, match="the grid of layer 'conv1' must rise"):
+        diagnose(model, CalibrationSet(IMAGES, count=40), repair="reconstruct", grid=(0.9, 0.8))
