@@ -32,12 +32,16 @@ class StudyReport:
 
     @property
     def counts(self) -> str:
-        """How far the study is."""
-        done = sum(record.status == "done" for record in self.records)
-        failed = len(self.records) - done
-        missing = len(self.entry.run_ids) - len(self.records)
-        words = f"{done:,} of {len(self.entry.run_ids):,} runs done"
-        return words + (f", {failed:,} failed" if failed else "") + (f", {missing:,} not there" if missing > 0 else "")
+        return counts(self.entry, self.records)
+
+
+def counts(entry: StudyEntry, records: Sequence[Record]) -> str:
+    """How far a study is."""
+    done = sum(record.status == "done" for record in records)
+    failed = len(records) - done
+    missing = len(entry.run_ids) - len(records)
+    words = f"{done:,} of {len(entry.run_ids):,} runs done"
+    return words + (f", {failed:,} failed" if failed else "") + (f", {missing:,} not there" if missing > 0 else "")
 
 
 def study_report(entry: StudyEntry, records: Sequence[Record]) -> StudyReport:
@@ -179,5 +183,6 @@ STORE_FORMATS: dict[str, Callable[[Sequence[StudyReport], Sequence[str], str], F
     "latex": lambda reports, problems, title: {f"{x}.tex": to_latex(t, x) for x, t in _tables(reports).items()},
     "png": lambda reports, problems, title: _figures(reports, "png"),
     "pdf": lambda reports, problems, title: _figures(reports, "pdf"),
+    "svg": lambda reports, problems, title: _figures(reports, "svg"),
 }
 """A format and what it writes: file names and their whole content."""
