@@ -18,6 +18,7 @@ LATEX = {
     "\N{MINUS SIGN}": "$-$",
     "\N{EN DASH}": "--",
     "·": r"$\cdot$",
+    "†": r"$\dagger$",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
 LONG = 45
