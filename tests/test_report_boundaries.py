@@ -80,6 +80,7 @@ def test_gaps_of_rr() -> None:
         *seeds((0.30, 0.32, 0.34), rule="rr", sparsity=0.95),
         *seeds((0.28, 0.31, 0.31), rule="erk", sparsity=0.95),  # differences 2, 1, 3
         *seeds((0.32, 0.31, 0.34), rule="lamp", sparsity=0.95),  # -2, 1, 0
+        *seeds((0.295, 0.31, 0.325), rule="global", sparsity=0.95),  # 0.5, 1, 1.5
         *seeds((0.5,), rule="raw", sparsity=0.95),
         *seeds((0.3,), rule="rr", sparsity=0.9),
         *seeds((0.31,), rule="lamp", sparsity=0.9),
@@ -87,12 +88,13 @@ def test_gaps_of_rr() -> None:
     for section, at in (("boundaries", 1), ("accuracy", -1)):
         table = study_tables(section, records)[at]
         found = line(table, "ResNet18 on CIFAR100", "95 %")
-        assert found["rr - erk"] == "+2.00 ± 1.00 †"  # standard error 0.58
+        assert found["rr - erk"] == "+2.00 ± 1.00 ‡"  # standard errors 0.58 and, of the images, 0.71
         assert found["rr - lamp"] == "-0.33 ± 1.53"
         error = 100 * math.sqrt((0.3 * 0.7 + 0.5 * 0.5) / 10_000)
-        assert found["rr - raw"] == f"-20.00 ± {error:.2f}* †"
+        assert found["rr - raw"] == f"-20.00 ± {error:.2f}* ‡"
         assert line(table, "ResNet18 on CIFAR100", "90 %")["rr - lamp"] == "-1.00 ± 0.65*"
-        for words in ("over 3 seeds", "sqrt(2 p (1 - p) / n)", "ask for 4.3", "n = 10,000 test images"):
+        assert found["rr - global"] == "+1.00 ± 0.50 †"  # beyond the seeds' noise, not beyond the images'
+        for words in ("over 3 seeds", "sqrt(2 p (1 - p) / n)", "ask for 4.3", "(n = 10,000: 1.41 points)"):
             assert words in table.caption
 
 
@@ -100,6 +102,14 @@ def test_gaps_of_one_seed_say_nothing_of_seeds() -> None:
     _, table = study_tables("boundaries", [run(0.3, rule=rule, sparsity=0.95) for rule in ("rr", "erk")])
     assert "Student" not in table.caption
     assert line(table, "ResNet18 on CIFAR100", "95 %")["rr - erk"] == "+0.00 ± 0.65*"
+
+
+def test_grids_are_told_by_their_ends() -> None:
+    long, other, same = [0.7, 0.8, 0.99], [0.7, 0.8, 0.995], [0.7, 0.9, 0.99]
+    table, _ = study_tables("boundaries", [run(0.3, rule="rr", grid=grid) for grid in ("auto", long, other)])
+    assert [row[0].partition(", ")[2] for row in table.rows] == ["grid auto", "grid 0.7 to 0.99", "grid 0.7 to 0.995"]
+    table, _ = study_tables("boundaries", [run(0.3, rule="rr", grid=grid) for grid in (long, same)])
+    assert [row[0].partition(", ")[2] for row in table.rows] == [f"grid {long}", f"grid {same}"]
 
 
 # --- the studies --------------------------------------------------------------------------------------------------

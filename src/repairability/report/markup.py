@@ -19,6 +19,7 @@ LATEX = {
     "\N{EN DASH}": "--",
     "·": r"$\cdot$",
     "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
 LONG = 45

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from repairability.report.estimates import Estimate
@@ -9,7 +10,7 @@ from repairability.report.methods import ordered
 from repairability.report.studies.groups import Group, gap_cells
 from repairability.tables import Table
 
-BEYOND = "†"
+BEYOND_SEEDS, BEYOND_IMAGES = "†", "‡"
 TITLE = "RR minus each other rule, points of top-1 accuracy, paired by seed"
 
 
@@ -26,9 +27,16 @@ def gap_table(found: Sequence[Group]) -> Table:
 def _cell(gap: Estimate | None) -> str:
     if gap is None or gap.error is None or gap.standard_error is None:
         return ""
-    beyond = abs(gap.mean) > 2 * gap.standard_error
+    mark = ""
+    if abs(gap.mean) > 2 * gap.standard_error:
+        mark = f" {BEYOND_IMAGES if abs(gap.mean) > 2 * _images_error(gap.n) else BEYOND_SEEDS}"
     mean = round(100 * gap.mean, 2) + 0.0  # no negative zero
-    return f"{mean:+.2f} ± {100 * gap.error:.2f}{'*' if gap.seeds == 1 else ''}{f' {BEYOND}' if beyond else ''}"
+    return f"{mean:+.2f} ± {100 * gap.error:.2f}{'*' if gap.seeds == 1 else ''}{mark}"
+
+
+def _images_error(n: int) -> float:
+    """The most that the standard error of a difference of two proportions on n images can be."""
+    return math.sqrt(0.5 / n)
 
 
 def _caption(every: Sequence[Estimate]) -> str:
@@ -50,7 +58,11 @@ def _caption(every: Sequence[Estimate]) -> str:
         )
     sizes = sorted({each.n for each in every})
     n = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
-    parts.append(f"{BEYOND}: the mean is more than two standard errors from 0{_asked(seeds)}. n = {n} test images.")
+    most = 200 * _images_error(sizes[0])
+    parts.append(
+        f"{BEYOND_SEEDS}: the mean is more than two standard errors from 0{_asked(seeds)}; {BEYOND_IMAGES}: and more "
+        f"than two standard errors of the test images at worst, sqrt(0.5 / n) each (n = {n}: {most:.2f} points)."
+    )
     return " ".join(parts)
 
 
