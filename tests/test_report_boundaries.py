@@ -67,6 +67,9 @@ def test_the_best_rule_may_change_at_the_crossing() -> None:
     points = (("rr", 0.9, 0.5), ("rr", 0.95, 0.1), ("lamp", 0.9, 0.4), ("lamp", 0.95, 0.2))
     table, _ = study_tables("boundaries", [run(top1, rule=rule, sparsity=s) for rule, s, top1 in points])
     assert line(table, "ResNet18 on CIFAR100")["best"] == "93.0 % (rr, lamp)"
+    again = [run(0.45, rule="erk", sparsity=0.975)]  # back above half-way: the first fall counts
+    table, _ = study_tables("boundaries", [run(top1, rule=rule, sparsity=s) for rule, s, top1 in points] + again)
+    assert line(table, "ResNet18 on CIFAR100")["best"] == "93.0 % (rr, lamp)"
 
 
 def test_unknown_classes_are_said() -> None:

@@ -33,7 +33,6 @@ ALWAYS = ("task", "rule", "repair", "sparsity", "seed")
 WHOLE = ("spec.options", "result.transition")
 """Mappings that are one cell; every other one is spread over columns, such as result.agreement.kl."""
 
-Studies = list[tuple[StudyEntry, list[Record]]]
 Row = dict[str, str]
 
 
@@ -73,7 +72,7 @@ def is_archive(folder: Path) -> bool:
     return (folder / RECORDS).is_file()
 
 
-def read_archive(folder: Path) -> Studies:
+def read_archive(folder: Path) -> list[tuple[StudyEntry, list[Record]]]:
     """The studies of an archive with their records."""
     records = archived_records(folder)
     studies = []
@@ -119,8 +118,8 @@ def _row(record: Record, networks: dict[str, Row], origins: dict[str, Row]) -> R
     about.pop("host", None)
     if about:
         row["origin"] = _filed(about, origins)
-    settings = record.spec.to_dict()
-    spec = {name: settings[name] for name in settings if name in ALWAYS or name in record.spec.differences()}
+    said = {*ALWAYS, *record.spec.differences()}
+    spec = {name: value for name, value in record.spec.to_dict().items() if name in said}
     return row | _spread({"spec": spec, "result": result, **own})
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from repairability.data import DATA_SETS
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
-from repairability.report.estimates import Estimate, estimates
+from repairability.report.estimates import estimates
 from repairability.report.methods import ordered
 from repairability.report.studies.accuracies import drawn
 from repairability.report.studies.gaps import gap_table
@@ -41,14 +41,23 @@ def boundaries(records: Sequence[Record]) -> Section:
 
 
 def halfway(points: Mapping[float, float], middle: float) -> str:
-    """Where accuracies over sparsities fall through `middle`."""
-    rising = sorted(points.items())
-    if rising[0][1] < middle:
-        return f"below {short_percent(rising[0][0])}"
-    for (s, before), (t, after) in itertools.pairwise(rising):
-        if before >= middle > after:
-            return f"{100 * (s + (t - s) * (before - middle) / (before - after)):.1f} %"
-    return f"above {short_percent(rising[-1][0])}"
+    """Where accuracies over sparsities first fall through `middle`."""
+    around = crossing(points, middle)
+    if len(around) == 1:
+        return f"{'below' if points[around[0]] < middle else 'above'} {short_percent(around[0])}"
+    s, t = around
+    return f"{100 * (s + (t - s) * (points[s] - middle) / (points[s] - points[t])):.1f} %"
+
+
+def crossing(points: Mapping[float, float], middle: float) -> tuple[float, ...]:
+    """The sparsities on both sides; the first alone where the fall came before it, the last where it never comes."""
+    rising = sorted(points)
+    if points[rising[0]] < middle:
+        return (rising[0],)
+    for pair in itertools.pairwise(rising):
+        if points[pair[1]] < middle:
+            return pair
+    return (rising[-1],)
 
 
 def classes_of(spec: RunSpec) -> int | None:
@@ -91,14 +100,11 @@ def _dense(group: Group) -> tuple[str, str, str, str]:
 def _best(group: Group) -> str:
     """The half-way point of the highest mean at each sparsity, with the rules that have it on both sides."""
     middle = _middle(group) or 0.0
-    ranks: dict[float, list[tuple[Estimate, str]]] = {}
+    heights: dict[float, float] = {}
+    rules: dict[float, str] = {}
     for method, points in estimates(group.report).items():
         for s, each in points.items():
-            ranks.setdefault(s, []).append((each, method.label))
-    first = {s: max(rank, key=lambda x: x[0].mean) for s, rank in sorted(ranks.items())}
-    heights = {s: each.mean for s, (each, _) in first.items()}
-    before = [s for s in heights if heights[s] >= middle]
-    after = [s for s in heights if heights[s] < middle]
-    around = [*before[-1:], *after[:1]]
-    rules = dict.fromkeys(first[s][1] for s in around)
-    return f"{halfway(heights, middle)} ({', '.join(rules)})"
+            if s not in heights or each.mean > heights[s]:
+                heights[s], rules[s] = each.mean, method.label
+    around = dict.fromkeys(rules[s] for s in crossing(heights, middle))
+    return f"{halfway(heights, middle)} ({', '.join(around)})"
