@@ -19,7 +19,7 @@ from repairability.report.markup import to_markdown
 from repairability.report.store import write_store_report
 from repairability.report.studies import study_section, study_tables
 from test_cli_images import run as call
-from test_report_studies import run
+from test_report_studies import failed, run
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -114,6 +114,25 @@ def test_tables_between_marks(studies: Studies) -> None:
     assert with_tables("nothing to do\n", studies) == ("nothing to do\n", [])
 
 
+def test_the_list_of_studies(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Shared runs count once; failed and missing ones are there."""
+    store = Store("runs")
+    bad = failed(rule="raw")
+    store.write(bad)
+    store.write_study(StudyEntry("third", "Third", "accuracy", "", (bad.run_id, "gone")))
+    code, out, err = call(capsys, "report", "--store", "runs", "--list", "--json")
+    assert code == 0, err
+    table = json.loads(out)
+    assert [row[0] for row in table["rows"]] == ["fine_transition", "main_results", "third"]
+    assert table["rows"][2] == ["third", "Third", "2", "0", "1", "1", "0.03"]
+    assert table["rows"][0][2:] == ["12", "12", "0", "0", "0.40"]  # 120 seconds each
+    assert table["caption"].startswith("13 runs in all, 1 of them failed, 0.43 hours")
+    Path("list.md").write_text("<!-- studies -->\n<!-- end -->\n")
+    code, _, err = call(capsys, "report", "--store", "runs", "--into", "list.md")
+    assert code == 0, err
+    assert "| third | Third | 2 | 0 | 1 | 1 | 0.03 |" in Path("list.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -131,9 +150,10 @@ def test_tables_between_marks(studies: Studies) -> None:
         ("<!-- study main_results 2 -->\n<!-- end -->", "study main_results has tables 1 to 1, not 2"),
         (
             "<!-- study main_results two -->\n<!-- end -->",
-            "a mark is <!-- study NAME --> or <!-- study NAME 2 -->, not",
+            "line 1: a mark is study NAME, study NAME 2 or studies, not 'study main_results two'",
         ),
-        ("<!-- study -->\n<!-- end -->", "a mark is <!-- study NAME --> or"),
+        ("<!-- study -->\n<!-- end -->", "a mark is study NAME, study NAME 2 or studies, not 'study'"),
+        ("<!-- studies 2 -->\n<!-- end -->", "a mark is study NAME, study NAME 2 or studies, not 'studies 2'"),
     ],
 )
 def test_wrong_marks(text: str, message: str, studies: Studies) -> None:
@@ -229,6 +249,7 @@ def test_files_of_some_studies(place: Path, capsys: pytest.CaptureFixture[str]) 
         (["--store", "kept", "--study", "q"], "unknown study 'q'; known: fine_transition, main_results"),
         (["--store", "kept", "--into", "nothing.md"], "cannot read nothing.md"),
         (["--store", "kept", "--into", "page.md", "--study", "main_results"], "leave --study and --out out"),
+        (["--store", "kept", "--list", "--study", "main_results"], "leave --study, --into and --out out"),
         (["--store", "kept", "--check"], "give --into FILE.md"),
         (["page.md", "--study", "main_results"], "give --store DIR instead of FILE"),
         (["--store", "kept", "--format", "archive", "--out", "x"], "takes a whole store"),

@@ -29,7 +29,7 @@ from repairability.experiments.archive import is_archive, read_archive, write_ar
 from repairability.report import FORMATS, ReportData, write_report
 from repairability.report.documents import Studies, renew
 from repairability.report.files import write_file
-from repairability.report.store import counts, write_store_report
+from repairability.report.store import counts, overview, write_store_report
 from repairability.report.tables import named_tables
 
 ARCHIVE = "archive"
@@ -88,6 +88,9 @@ def report_verb(
         list[str] | None,
         typer.Option("--study", metavar="NAME", help="Only this study (repeatable); without --out, print its tables."),
     ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Print which studies the store has, and how far they are.")
+    ] = False,
     into: Annotated[
         list[Path] | None,
         typer.Option(
@@ -114,8 +117,10 @@ def report_verb(
     """
     if (file is None) == (store is None):
         raise InputError("report takes either a FILE or --store DIR")
-    if file is not None and (chosen or into):
-        raise InputError("--study and --into are for a store: give --store DIR instead of FILE")
+    if file is not None and (chosen or into or listed):
+        raise InputError("--study, --list and --into are for a store: give --store DIR instead of FILE")
+    if listed and (chosen or into or out is not None):
+        raise InputError("--list prints all studies and writes nothing: leave --study, --into and --out out")
     if into and (chosen or out is not None):
         raise InputError(
             "--into takes its studies from the document's marks, and writes there: leave --study and --out out"
@@ -132,11 +137,14 @@ def report_verb(
         written = write_archive(Store(folder), page)
     else:
         studies, problems = _read_store(_there(store), chosen or ())
-        if into or (chosen and out is None):
+        if listed or into or (chosen and out is None):
             for problem in problems:
                 notices.print(f"note: {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
             if into:
                 _renew(into, Studies(studies), check, as_json)
+            elif listed:
+                table = overview(studies)
+                print_json(plain_table(table)) if as_json else print_table(table)
             else:
                 _print_studies(studies, as_json)
             return

@@ -1,7 +1,8 @@
 """A store's tables and figures inside a document: tables between marks, figures where it links to them.
 
-`<!-- study NAME -->` ... `<!-- end -->` holds all tables of a study, `<!-- study NAME 2 -->` its second one. A picture
-`![...](some/STUDY_FIGURE.svg)` is the figure of that name. Marks are whole lines; code blocks are left alone.
+`<!-- study NAME -->` ... `<!-- end -->` holds all tables of a study, `<!-- study NAME 2 -->` its second one,
+`<!-- studies -->` the list of all studies. A picture `![...](some/STUDY_FIGURE.svg)` is the figure of that name. Marks
+are whole lines; code blocks are left alone.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from repairability.errors import InputError, unknown
 from repairability.experiments.store import Record, StudyEntry
 from repairability.report.figures import render
 from repairability.report.markup import to_markdown
+from repairability.report.store import overview
 from repairability.report.studies import Section, study_section
 from repairability.report.studies.section import Draw
 
-MARK = re.compile(r"<!--\s*study\b(.*?)-->")
+MARK = re.compile(r"<!--\s*((?:study|studies)\b.*?)-->")
 END = re.compile(r"<!--\s*end\s*-->")
 PICTURE = re.compile(r"""!\[[^\]]*\]\(([^)\s]+\.svg)[^)]*\)|<img\b[^>]*\bsrc="([^"]+\.svg)\"""")
 
@@ -86,7 +88,7 @@ def with_tables(text: str, studies: Studies, name: str = "the document") -> tupl
         elif end and not mark:
             raise InputError(f"{name}, line {number}: <!-- end --> closes nothing")
         elif start:
-            mark, inside = f"study {' '.join(start[1].split())}", []
+            mark, inside = " ".join(start[1].split()), []
             kept.append(line)
         elif end:
             made = _tables(mark, studies, f"{name}, line {number - len(inside) - 1}")
@@ -103,9 +105,11 @@ def with_tables(text: str, studies: Studies, name: str = "the document") -> tupl
 
 def _tables(mark: str, studies: Studies, where: str) -> str:
     """What stands between a mark and its end."""
-    _, *words = mark.split()
-    if len(words) not in (1, 2) or (len(words) == 2 and not words[1].isdigit()):
-        raise InputError(f"{where}: a mark is <!-- study NAME --> or <!-- study NAME 2 -->, not {mark!r}")
+    kind, *words = mark.split()
+    if kind == "studies" and not words:
+        return f"\n{to_markdown(overview(list(studies.given.values())))}"
+    if kind != "study" or len(words) not in (1, 2) or (len(words) == 2 and not words[1].isdigit()):
+        raise InputError(f"{where}: a mark is study NAME, study NAME 2 or studies, not {mark!r}")
     try:
         tables = list(studies[words[0]].tables)
     except InputError as error:
