@@ -139,7 +139,9 @@ class Shared:
     def calibration(self) -> CalibrationSet:
         spec = self.job.spec
         with self.stages("load"):
-            return calibration_images(self.data, spec.seed, spec.count, spec.count + BN_BATCHES * BN_BATCH_SIZE)
+            left = max(spec.count, len(self.data.train) - spec.held_out)  # a small data set must do for both
+            most = min(spec.count + BN_BATCHES * BN_BATCH_SIZE, left)
+            return calibration_images(self.data, spec.seed, spec.count, most)
 
     def diagnosis(self) -> Diagnosis:
         """With the dense statistics that any repair needs. A rule that needs no curves takes what the others measured;
