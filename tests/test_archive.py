@@ -39,6 +39,16 @@ def odd_records() -> list[Record]:
             result={"allocation": {"a": 0.1, "b.c": 0.9999999}, "totals": {"a": 3, "b.c": 7}},
         ),
         run(0.2, rule="erk", seed=5, result={"projections": [], "loss": float("inf")}),
+        run(
+            0.2,
+            rule="erk",
+            seed=6,
+            result={
+                "by_layer": {"layer1.0": 0.5, "fc": 1},
+                "totals": {"b": 2, "a.0": 1},
+                "allocation": {"a.0": 0.5, "b": 0.25},
+            },
+        ),
         detected((0.95, 0.955), None, seed=1),
         failed(rule="lamp"),
         Record("bare", spec, "failed", {}, 'worker died\nkilled, "9"', {}),

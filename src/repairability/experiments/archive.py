@@ -31,7 +31,8 @@ ALWAYS = ("task", "rule", "repair", "sparsity", "seed")
 """Settings that every line says; of the others a line has those that are not at their default."""
 
 WHOLE = ("spec.options", "result.transition")
-"""Mappings that are one cell; every other one is spread over columns, such as result.agreement.kl."""
+"""Mappings that are one cell, as are those by layer (with dots in their keys); every other one is spread over columns,
+such as result.agreement.kl."""
 
 Row = dict[str, str]
 
@@ -152,7 +153,7 @@ def _spread(content: Mapping[str, Any], prefix: str = "") -> Row:
     cells: Row = {}
     for name, value in content.items():
         path = f"{prefix}{name}"
-        if isinstance(value, Mapping) and value and path not in WHOLE:
+        if isinstance(value, Mapping) and value and path not in WHOLE and not any("." in key for key in value):
             cells |= _spread(value, f"{path}.")
         else:
             cells[path] = _packed(value)
