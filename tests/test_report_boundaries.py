@@ -72,6 +72,11 @@ def test_the_best_rule_may_change_at_the_crossing() -> None:
     assert line(table, "ResNet18 on CIFAR100")["best"] == "93.0 % (rr, lamp)"
 
 
+def test_rules_that_tie_are_all_named() -> None:
+    table, _ = study_tables("boundaries", [run(0.5, rule=rule, sparsity=0.9) for rule in ("rr", "erk")])
+    assert line(table, "ResNet18 on CIFAR100")["best"] == "above 90 % (rr = erk)"
+
+
 def test_unknown_classes_are_said() -> None:
     records = [run(0.3, rule="rr", data="folder:x", num_classes=None)]
     table, _ = study_tables("boundaries", records)

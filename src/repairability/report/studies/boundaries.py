@@ -10,6 +10,7 @@ from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
 from repairability.report.estimates import estimates
 from repairability.report.methods import ordered
+from repairability.report.payload import best
 from repairability.report.studies.accuracies import drawn
 from repairability.report.studies.gaps import gap_table
 from repairability.report.studies.groups import Group, data_name, groups
@@ -99,12 +100,8 @@ def _dense(group: Group) -> tuple[str, str, str, str]:
 
 def _best(group: Group) -> str:
     """The half-way point of the highest mean at each sparsity, with the rules that have it on both sides."""
-    middle = _middle(group) or 0.0
-    heights: dict[float, float] = {}
-    rules: dict[float, str] = {}
-    for method, points in estimates(group.report).items():
-        for s, each in points.items():
-            if s not in heights or each.mean > heights[s]:
-                heights[s], rules[s] = each.mean, method.label
+    middle, ranks = _middle(group) or 0.0, best(group.report)
+    heights = {rank["sparsity"]: rank["first"][0].mean for rank in ranks}
+    rules = {rank["sparsity"]: rank["first"][1] for rank in ranks}
     around = dict.fromkeys(rules[s] for s in crossing(heights, middle))
     return f"{halfway(heights, middle)} ({', '.join(around)})"
