@@ -5,16 +5,17 @@ BIN := $(VENV)/bin
 EXTRAS := vision,report,demo,ray,dev
 READY := $(VENV)/.ready
 
-.PHONY: help demo test study check lint types bench clean
+.PHONY: help demo test study results check lint types bench clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    the whole story: terminal tables and an HTML page"
-	@echo "make test    the tests"
-	@echo "make study   the study on digits: three seeds, seven rules, six sparsities, and its page"
-	@echo "make check   lint, format, types, tests, study, demo: exactly what CI runs"
-	@echo "make bench   the benchmarks, in ratios"
-	@echo "make clean   remove everything generated"
+	@echo "make demo     the whole story: terminal tables and an HTML page"
+	@echo "make test     the tests"
+	@echo "make study    the study on digits: three seeds, seven rules, six sparsities, and its page"
+	@echo "make results  the tables and figures of README.md and docs/ anew from results/"
+	@echo "make check    lint, format, types, tests, study, demo: exactly what CI runs"
+	@echo "make bench    the benchmarks, in ratios"
+	@echo "make clean    remove everything generated"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 10) else "Python 3.10 or newer is needed, not " + sys.version.split()[0])'
@@ -38,6 +39,9 @@ types: $(READY)
 study: $(READY)
 	$(BIN)/repairability sweep studies/digits.toml --store runs --executor processes --workers 2
 	$(BIN)/repairability report --store runs --out runs/studies.html
+
+results: $(READY)
+	$(BIN)/repairability report --store results --into README.md --into docs/reproduction.md
 
 check: lint types test study demo
 

@@ -54,7 +54,8 @@ def test_the_page_of_a_store(smoke_store: Path, tmp_path: Path, capsys: pytest.C
 
 
 def test_every_section_has_its_study() -> None:
-    assert {file.stem for file in PAPER} - {"digits"} == set(SECTIONS) - {"accuracy"}
+    assert {file.stem for file in PAPER} - {"digits"} == set(SECTIONS) - {"accuracy", "boundaries"}
+    assert "boundaries" in {file.stem for file in OURS}
 
 
 @pytest.fixture
@@ -102,7 +103,9 @@ def test_an_archive_says_what_its_store_said(small: str, capsys: pytest.CaptureF
     run(capsys, "sweep", small)
     code, out, err = run(capsys, "report", "--store", "runs", "--out", "kept", "--format", "archive")
     assert code == 0, err
-    assert [line.split()[-1] for line in out.splitlines()] == ["kept/studies.csv", "kept/records.csv"]
+    assert [line.split()[-1] for line in out.splitlines()] == [
+        f"kept/{name}.csv" for name in ("studies", "records", "networks", "origins")
+    ]
     for place in ("runs", "kept"):
         code, _, err = run(capsys, "report", "--store", place, "--out", f"from_{place}", "--format", "md")
         assert code == 0, err
@@ -112,10 +115,37 @@ def test_an_archive_says_what_its_store_said(small: str, capsys: pytest.CaptureF
     for name in files:
         assert (Path("from_runs") / name).read_text() == (Path("from_kept") / name).read_text()
     text = Path("kept/records.csv").read_text()
-    Path("kept/records.csv").write_text(text.replace('"{""', '"{', 1))
+    Path("kept/records.csv").write_text(text.replace('"[', '"', 1))
     code, _, err = run(capsys, "report", "--store", "kept", "--out", "page.html")
     assert code == 2
     assert "is damaged" in err
+
+
+def test_a_sweep_goes_on_from_an_archive(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(capsys, "sweep", small, "--only", "rule=rr")
+    run(capsys, "report", "--store", "runs", "--out", "kept", "--format", "archive")
+    code, out, _ = run(capsys, "sweep", small, "--store", "later", "--known", "kept", "--dry-run")
+    assert code == 0
+    assert out.count("done, archived") == 2
+    assert "6 cells, 4 to run" in out
+    assert not Path("later").exists()
+    code, out, err = run(capsys, "sweep", small, "--store", "later", "--known", "kept", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert {k: found[k] for k in ("total", "known", "copied", "done")} == {
+        "total": 6,
+        "known": 2,
+        "copied": 2,
+        "done": 4,
+    }
+    first = {record.run_id: record for record in Store("runs").read_all()[0]}
+    for run_id, record in first.items():
+        again = Store("later").read(run_id)
+        assert again is not None
+        assert again.result["top1"] == pytest.approx(record.result["top1"], rel=1e-5)
+        assert again.provenance["seconds"] == pytest.approx(record.provenance["seconds"], rel=1e-5)  # not run again
+    _, out, _ = run(capsys, "sweep", small, "--store", "last", "--known", "kept", "--limit", "0")
+    assert "small: 6 runs, 2 known (2 copied from kept), 0 done now" in out
 
 
 @pytest.mark.parametrize(
@@ -126,6 +156,7 @@ def test_an_archive_says_what_its_store_said(small: str, capsys: pytest.CaptureF
         (["sweep", "small.toml", "--workers", "0"], "--workers must be at least 1"),
         (["sweep", "small.toml", "--only", "rule=erkk"], "no cell of small fits rule=erkk"),
         (["sweep", "small.toml", "--files", "nowhere"], "--files nowhere: there is no such folder"),
+        (["sweep", "small.toml", "--known", "nowhere"], "nowhere is no archive: it has no records.csv"),
         (["report", "--store", "nowhere"], "there is no store at nowhere"),
         (["report"], "either a FILE or --store DIR"),
     ],

@@ -360,6 +360,15 @@ def test_every_executor_gives_the_same_results(tmp_path: Path, monkeypatch: pyte
     assert results(here) == results(there)
 
 
+def test_a_small_data_set_does_for_calibration_and_held_out_images(tmp_path: Path) -> None:
+    (spec, *_) = read_study(study_file(tmp_path)).specs  # random:10 has 256 images, calibration would take them all
+    found = run_job(Files().job(spec.model_copy(update={"held_out": 100}), None).to_dict())
+    assert found["status"] == "done", found["error"]
+    assert found["result"]["agreement"]["n"] == 100
+    found = run_job(Files().job(spec.model_copy(update={"held_out": 193}), None).to_dict())  # 64 are the statistics'
+    assert "256 training images, 257 were asked for" in found["error"]
+
+
 def test_a_job_leaves_the_threads_as_they_were(tmp_path: Path) -> None:
     (spec, *_) = read_study(study_file(tmp_path)).specs
     threads = torch.get_num_threads()

@@ -140,6 +140,16 @@ def print_table(table: Table) -> None:
         print(table)
 
 
+def plain_table(table: Table) -> dict[str, Any]:
+    """A table for --json."""
+    return {
+        "title": table.title,
+        "columns": list(table.columns),
+        "rows": [list(row) for row in table.rows],
+        "caption": table.caption,
+    }
+
+
 def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 

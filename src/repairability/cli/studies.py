@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from repairability.cli.options import AsJson, Device, Root, notices, print_json, print_line, print_table
+from repairability.cli.options import AsJson, Device, Root, notices, plain_table, print_json, print_line, print_table
 from repairability.errors import InputError, unknown
 from repairability.experiments import (
     EXECUTORS,
@@ -23,6 +23,7 @@ from repairability.experiments import (
     Processes,
     Progress,
     RayCluster,
+    Record,
     Store,
     Study,
     only,
@@ -30,6 +31,7 @@ from repairability.experiments import (
     smoke,
     sweep,
 )
+from repairability.experiments.archive import archived_records, copy_known
 from repairability.report.studies import study_tables
 from repairability.tables import Table, percent
 
@@ -44,6 +46,10 @@ def sweep_verb(
         typer.Option("--files", metavar="DIR", help="Where weights and NAME.npz data lie (repeatable)."),
     ] = None,
     root: Root = Path("data"),
+    known: Annotated[
+        Path | None,
+        typer.Option("--known", metavar="DIR", help="An archive (results/): its runs are copied instead of run."),
+    ] = None,
     chosen: Annotated[
         list[str] | None, typer.Option("--only", metavar="SETTING=VALUE", help="Only these cells, such as rule=rr.")
     ] = None,
@@ -78,11 +84,13 @@ def sweep_verb(
     whole = smoke(read_study(study)) if smoke_run else read_study(study)
     part = only(whole, chosen) if chosen else whole
     records = Store(store)
+    archived = {} if known is None else archived_records(known)
     with notices.status("looking at weights and data"):
         jobs = [where.job(spec, store, device) for spec in _by_network(part)]
     if dry_run:
-        _show_plan(part, jobs, records, as_json)
+        _show_plan(part, jobs, records, archived, as_json)
         return
+    copied = copy_known(archived, records, [job.run_id for job in jobs])
     with _display(whole.title) as watch:
         found = sweep(
             part,
@@ -102,6 +110,7 @@ def sweep_verb(
         "store": str(store),
         "total": found.total,
         "known": found.known,
+        "copied": copied,
         "done": found.done,
         "elsewhere": found.elsewhere,
         "failed": found.failed,
@@ -109,13 +118,14 @@ def sweep_verb(
         "problems": notes,
     }
     if as_json:
-        print_json({**summary, "tables": [_plain(table) for table in tables]})
+        print_json({**summary, "tables": [plain_table(table) for table in tables]})
     else:
         for table in tables:
             print_table(table)
             print_line("")
+        from_archive = f" ({copied} copied from {known})" if copied else ""
         print_line(
-            f"{whole.name}: {found.total} runs, {found.known} known, {found.done} done now, "
+            f"{whole.name}: {found.total} runs, {found.known} known{from_archive}, {found.done} done now, "
             f"{found.elsewhere} done elsewhere, {found.failed} failed, {found.left} left; records in {store}"
         )
         for problem in notes:
@@ -162,8 +172,9 @@ def _display(title: str) -> Iterator[Callable[[Progress], None]]:
         yield watch
 
 
-def _show_plan(study: Study, jobs: list[Job], store: Store, as_json: bool) -> None:
-    known = {record.run_id: record.status for record in store.read_all([job.run_id for job in jobs])[0]}
+def _show_plan(study: Study, jobs: list[Job], store: Store, archived: dict[str, Record], as_json: bool) -> None:
+    known = {run_id: f"{record.status}, archived" for run_id, record in archived.items()}
+    known |= {record.run_id: record.status for record in store.read_all([job.run_id for job in jobs])[0]}
     rows = [
         {
             "run_id": job.run_id,
@@ -186,12 +197,3 @@ def _show_plan(study: Study, jobs: list[Job], store: Store, as_json: bool) -> No
     lines = [[percent(row[c]) if c == "sparsity" else str(row[c]) for c in columns] for row in rows]  # type: ignore[arg-type]
     to_run = sum(row["status"] == "to run" for row in rows)
     print_table(Table(columns, lines, study.title, f"{len(rows)} cells, {to_run} to run"))
-
-
-def _plain(table: Table) -> dict[str, Any]:
-    return {
-        "title": table.title,
-        "columns": list(table.columns),
-        "rows": [list(row) for row in table.rows],
-        "caption": table.caption,
-    }

@@ -140,8 +140,10 @@ class Shared:
     def calibration(self) -> CalibrationSet:
         spec = self.job.spec
         with self.stages("load"):
-            more = HELD_OUT if spec.rule == AUTO else 0
-            return calibration_images(self.data, spec.seed, spec.count, spec.count + BN_BATCHES * BN_BATCH_SIZE + more)
+            left = max(spec.count, len(self.data.train) - spec.held_out)  # a small data set must do for both
+            judging = HELD_OUT if spec.rule == AUTO else 0
+            most = min(spec.count + BN_BATCHES * BN_BATCH_SIZE + judging, left)
+            return calibration_images(self.data, spec.seed, spec.count, most)
 
     def diagnosis(self) -> Diagnosis:
         """With the dense statistics that any repair needs. A rule that needs no curves takes what the others measured;

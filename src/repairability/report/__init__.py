@@ -41,6 +41,10 @@ def _pdf(data: ReportData) -> Files:
     return {f"{name}.pdf": render(figure, "pdf") for name, figure in named_figures(data).items()}
 
 
+def _svg(data: ReportData) -> Files:
+    return {f"{name}.svg": render(figure, "svg") for name, figure in named_figures(data).items()}
+
+
 FORMATS: dict[str, Callable[[ReportData], Files]] = {
     "html": _html,
     "md": _markdown,
@@ -48,6 +52,7 @@ FORMATS: dict[str, Callable[[ReportData], Files]] = {
     "latex": _latex,
     "png": _png,
     "pdf": _pdf,
+    "svg": _svg,
 }
 """A format and what it writes: file names and their whole content."""
 

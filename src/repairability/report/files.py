@@ -27,9 +27,14 @@ def write_files(made: Mapping[str, Files], out: str | Path) -> list[Path]:
         for file, content in contents.items()
     }
     for path, content in files.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot make the folder {path.parent}: {error.strerror}") from error
-        write_atomically(path, content)
+        write_file(path, content)
     return list(files)
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Whole or not at all, in a folder that is made if absent."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {path.parent}: {error.strerror}") from error
+    write_atomically(path, content)

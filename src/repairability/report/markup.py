@@ -18,6 +18,8 @@ LATEX = {
     "\N{MINUS SIGN}": "$-$",
     "\N{EN DASH}": "--",
     "·": r"$\cdot$",
+    "†": r"$\dagger$",
+    "‡": r"$\ddagger$",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
 LONG = 45

@@ -32,12 +32,37 @@ class StudyReport:
 
     @property
     def counts(self) -> str:
-        """How far the study is."""
-        done = sum(record.status == "done" for record in self.records)
-        failed = len(self.records) - done
-        missing = len(self.entry.run_ids) - len(self.records)
-        words = f"{done:,} of {len(self.entry.run_ids):,} runs done"
-        return words + (f", {failed:,} failed" if failed else "") + (f", {missing:,} not there" if missing > 0 else "")
+        return counts(self.entry, self.records)
+
+
+def counts(entry: StudyEntry, records: Sequence[Record]) -> str:
+    """How far a study is."""
+    done = sum(record.status == "done" for record in records)
+    failed = len(records) - done
+    missing = len(entry.run_ids) - len(records)
+    words = f"{done:,} of {len(entry.run_ids):,} runs done"
+    return words + (f", {failed:,} failed" if failed else "") + (f", {missing:,} not there" if missing > 0 else "")
+
+
+def overview(studies: Sequence[tuple[StudyEntry, Sequence[Record]]]) -> Table:
+    """Every study and how far it is."""
+    rows = []
+    for entry, records in studies:
+        done = sum(record.status == "done" for record in records)
+        numbers = (len(entry.run_ids), done, len(records) - done, len(entry.run_ids) - len(records))
+        rows.append((entry.name, entry.title, *(f"{number:,}" for number in numbers), f"{_hours(records):.2f}"))
+    every = list({record.run_id: record for _, records in studies for record in records}.values())
+    failed = sum(record.status != "done" for record in every)
+    caption = (
+        f"{len(every):,} runs in all, {failed:,} of them failed, {_hours(every):.2f} hours summed over runs; a run "
+        "that several studies share counts in each of them, and here once."
+    )
+    head = ("study", "title", "runs", "done", "failed", "not there", "hours")
+    return Table(head, rows, "Studies", caption)
+
+
+def _hours(records: Sequence[Record]) -> float:
+    return sum(sum((record.provenance.get("seconds") or {}).values()) for record in records) / 3600
 
 
 def study_report(entry: StudyEntry, records: Sequence[Record]) -> StudyReport:
@@ -112,12 +137,11 @@ def _cards(reports: Sequence[StudyReport], records: Sequence[Record], problems: 
     failed = sum(record.status != "done" for record in records)
     wanted = {run_id for report in reports for run_id in report.entry.run_ids}
     smoke = sum(report.entry.smoke for report in reports)
-    hours = sum(sum((record.provenance.get("seconds") or {}).values()) for record in records) / 3600
     return [
         {"label": "Studies", "number": f"{len(reports):,}", "note": f"{smoke} of them smoke runs" if smoke else ""},
         {"label": "Runs done", "number": f"{len(records) - failed:,}", "note": f"of {len(wanted):,} in these studies"},
         {"label": "Failed", "number": f"{failed:,}", "note": f"damaged records: {len(problems)}" if problems else ""},
-        {"label": "Time", "number": f"{hours:.2f} h", "note": "summed over runs"},
+        {"label": "Time", "number": f"{_hours(records):.2f} h", "note": "summed over runs"},
     ]
 
 
@@ -179,5 +203,6 @@ STORE_FORMATS: dict[str, Callable[[Sequence[StudyReport], Sequence[str], str], F
     "latex": lambda reports, problems, title: {f"{x}.tex": to_latex(t, x) for x, t in _tables(reports).items()},
     "png": lambda reports, problems, title: _figures(reports, "png"),
     "pdf": lambda reports, problems, title: _figures(reports, "pdf"),
+    "svg": lambda reports, problems, title: _figures(reports, "svg"),
 }
 """A format and what it writes: file names and their whole content."""

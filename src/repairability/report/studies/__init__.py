@@ -25,6 +25,7 @@ from repairability.report.studies.allocations import (
     projection_forced,
 )
 from repairability.report.studies.architectures import architecture_summary, resnet34, vgg16_bn
+from repairability.report.studies.boundaries import boundaries
 from repairability.report.studies.cost import diagnostic_cost
 from repairability.report.studies.detections import consistency, cts_per_seed, detectors, majority_cores
 from repairability.report.studies.groups import data_name, model_name
@@ -52,6 +53,7 @@ SECTIONS: dict[str, Callable[[Sequence[Record]], Section]] = {
     "calibration_size": calibration_size,
     "diagnostic_cost": diagnostic_cost,
     "accuracy": accuracy,
+    "boundaries": boundaries,
     "detectors": detectors,
 }
 """A section's name, as studies/*.toml give it, and what makes it of the study's records, failed ones included."""

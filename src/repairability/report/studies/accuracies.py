@@ -11,6 +11,7 @@ from repairability.report import figures
 from repairability.report import tables as plain
 from repairability.report.estimates import Gap, gaps
 from repairability.report.paper import Number, by_rule, number, paper_table, share
+from repairability.report.studies.gaps import gap_table
 from repairability.report.studies.groups import Group, cells, gap_cells, groups
 from repairability.report.studies.section import Draw, Ours, Paper, Section, compare, measured
 from repairability.report.tables import interval, short_percent
@@ -125,7 +126,7 @@ def calibration_size(records: Sequence[Record]) -> Section:
 
 
 def accuracy(records: Sequence[Record]) -> Section:
-    """Any study: rules by sparsities, and RR minus ERK; nothing of the paper's."""
+    """Any study: rules by sparsities, and RR minus each other rule; nothing of the paper's."""
     found = groups(records)
     tables = []
     for group in found:
@@ -133,9 +134,9 @@ def accuracy(records: Sequence[Record]) -> Section:
         every = [each for row in cells([group]).values() for each in row.values()]
         caption = f"Repair {repairs}. {measured(every)}"
         tables.append(replace(plain.accuracy(group.report), title=f"{group.place}: top-1 accuracy, %", caption=caption))
-    ours = gap_cells(found, {"rr - erk": ("rr", "erk")})
-    if ours or not tables:
-        tables.append(compare("RR minus ERK, points, paired by seed", HEAD, ours, {}))
+    gaps_of_rr = gap_table(found)
+    if gaps_of_rr.rows or not tables:
+        tables.append(gaps_of_rr)
     return Section(tables, {**drawn("sweep", found), **drawn("gap", found)})
 
 

@@ -87,7 +87,17 @@ def _distinctions(spec: RunSpec, others: Sequence[RunSpec]) -> str:
     mine = _setting(spec)
     near = [_setting(other) for other in others if (other.model, other.data) == (spec.model, spec.data)]
     differ = [name for name in mine if any(other[name] != mine[name] for other in near)]
-    return ", ".join(f"{name} {mine[name]}" for name in differ)
+    return ", ".join(f"{name} {_told(mine[name], [other[name] for other in near])}" for name in differ)
+
+
+def _told(value: object, others: Sequence[object]) -> str:
+    """A long list by its ends, where no other of the values has these."""
+    ends = {str(each): _ends(each) for each in others}
+    return _ends(value) if len(set(ends.values())) == len(ends) else str(value)
+
+
+def _ends(value: object) -> str:
+    return f"{value[0]:g} to {value[-1]:g}" if isinstance(value, list) and len(value) > 2 else str(value)
 
 
 def _group(runs: Sequence[Record], model: str | None, distinctions: str) -> Group:
