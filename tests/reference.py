@@ -148,6 +148,54 @@ def channel_scales(dense: Tensor, pruned: Tensor, shrinkage: float, tau: str = "
     return gammas
 
 
+def affine_of(dense: Tensor, pruned: Tensor, match: str, shift: bool) -> list[tuple[float, float]]:
+    """(g, h) for each channel, from activations [N, C, P]: the line that fits best, or that matches mean and spread."""
+    found = []
+    for a, b in zip(dense.transpose(0, 1).flatten(1), pruned.transpose(0, 1).flatten(1), strict=True):
+        if float(b.std(unbiased=False)) <= 1e-6 * float(b.abs().max()) and (shift or not b.any()):
+            found.append((1.0, float(a.mean() - b.mean()) if shift else 0.0))
+        elif match == "least_squares":
+            columns = torch.stack([b, torch.ones_like(b)] if shift else [b], 1)
+            g, *h = torch.linalg.lstsq(columns, a).solution.tolist()
+            found.append((g, h[0] if h else 0.0))
+        elif shift:
+            g = float(a.std(unbiased=False) / b.std(unbiased=False))
+            found.append((g, float(a.mean()) - g * float(b.mean())))
+        else:
+            found.append((float(a.norm() / b.norm()), 0.0))
+    return found
+
+
+def affine_layer_(
+    model: nn.Module, name: str, lines: Sequence[tuple[float, float]], norm: str | None = None, shift: bool = True
+) -> None:
+    """y -> g y + h, the shift into the bias, or out of the norm's mean; a layer with neither is given a bias."""
+    layer = model.get_submodule(name)
+    g, h = (torch.tensor(x, dtype=layer.weight.dtype) for x in zip(*lines, strict=True))
+    with torch.no_grad():
+        layer.weight.mul_(g.view(-1, *[1] * (layer.weight.dim() - 1)))
+        if layer.bias is not None:
+            layer.bias.copy_(g * layer.bias + h)
+        elif norm is not None:
+            model.get_submodule(norm).running_mean.sub_(h)
+        elif shift:
+            layer.bias = nn.Parameter(h)
+
+
+def affine(dense: nn.Module, pruned: nn.Module, order: list[str], images: Tensor, match: str) -> nn.Module:
+    """Layer after layer in execution order, by whole forward passes; knows the small residual network by its names."""
+    norms = {"conv1": "bn1", "depthwise": "bn2", "shortcut": "bn3", "conv2": "bn4"}
+    repaired = copy.deepcopy(pruned).eval()
+    for name in order:
+        a, b = (outputs_of(model, name, images) for model in (dense, repaired))
+        if name == "shortcut" and match == "least_squares":
+            norm = repaired.get_submodule("bn3")
+            error = outputs_of(dense, "bn2", images) - outputs_of(repaired, "bn2", images)
+            a = a + error * ((norm.running_var + norm.eps).sqrt() / norm.weight).detach()[:, None]
+        affine_layer_(repaired, name, affine_of(a, b, match, True), norms.get(name))
+    return repaired
+
+
 def diagnose(
     model: nn.Module,
     images: Tensor,
@@ -158,8 +206,13 @@ def diagnose(
     norm: str | None = None,
     shrinkage: float = 0.1,
     tau: str = "median",
+    shift: bool = True,
 ) -> tuple[float, float, float]:
-    """raw, residual, rr of one layer at one sparsity, observed at the layer, or at the BatchNorm `norm` behind it."""
+    """raw, residual, rr of one layer at one sparsity, observed at the layer, or at the BatchNorm `norm` behind it.
+
+    `shift`: the layer has a bias or a BatchNorm. An affine shift that has no bias to go to, observed at the layer, is
+    one that the layer is given: the same network as with the mean of its BatchNorm moved.
+    """
     observed = norm or layer
     dense = copy.deepcopy(model).eval()
     pruned = copy.deepcopy(dense)
@@ -171,6 +224,10 @@ def diagnose(
         with torch.no_grad():
             for filter_, gamma in zip(weight, gammas, strict=True):
                 filter_.mul_(gamma)
+    for name, match in (("affine", "least_squares"), ("affine-moments", "moments")):
+        if name in repair.split("+"):
+            a, b = (outputs_of(net, layer, images) for net in (dense, repaired))
+            affine_layer_(repaired, layer, affine_of(a, b, match, shift), norm, shift)
     if norm and "bn" in repair.split("+"):
         repaired.get_submodule(norm).train()
         with torch.no_grad():

@@ -115,6 +115,31 @@ def test_every_layer_runs_once_per_batch_and_later_layers_see_what_was_written()
         torch.testing.assert_close(x, met[name], msg=name)
 
 
+def test_a_branch_behind_a_norm_that_others_use_goes_on_as_it_is() -> None:
+    class SharedNorm(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.a, self.b = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+            self.norm = nn.BatchNorm2d(3)
+            nn.init.constant_(self.norm.running_mean, 2.0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.norm(self.stem(x)).relu()
+            x = self.norm(self.a(x)) + x
+            out: Tensor = self.b(x)
+            return out
+
+    dense = SharedNorm().double().eval()
+    pruned, layers = pruned_copy(dense)
+    for station in walk(dense, pruned, layers, calibration()):
+        seen = torch.cat([x for x, _ in station.pairs])
+    met: list[Tensor] = []
+    with output_hooks({pruned.get_submodule("b"): lambda _, x, __: met.append(x)}), torch.no_grad():
+        pruned(IMAGES.double())
+    assert station.layer.name == "b"
+    torch.testing.assert_close(seen, met[0])
+
+
 def test_a_walk_that_is_given_up_leaves_no_thread_behind() -> None:
     dense = network()
     before, threads = complete_state(dense), threading.active_count()

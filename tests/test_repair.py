@@ -136,9 +136,11 @@ def test_zeros_stay_zero_and_only_pruned_layers_are_scaled(repair: str, dense: n
         found = repair_model(dense, pruned, calibration(), repair=repair)
     zeros = pruned.get_parameter("conv2.weight") == 0
     assert (found.get_parameter("conv2.weight")[zeros] == 0).all()
+    if repair == "reconstruct-all":  # which refits the others too
+        return
     for name in ("stem", "conv1", "depthwise", "shortcut", "hidden"):
         assert torch.equal(found.get_parameter(f"{name}.weight"), dense.get_parameter(f"{name}.weight"))
-    if repair != "reconstruct":  # which moves the mean through the bias
+    if repair not in ("affine", "affine-moments", "reconstruct"):  # which move the mean through the bias
         assert torch.equal(found.get_parameter("conv2.bias"), dense.get_parameter("conv2.bias"))
 
 
@@ -260,7 +262,7 @@ def test_chains_by_name() -> None:
     assert ChannelRepair(shrinkage=0.5, tau=2.0, sequential=False).name == "cr-0.5-2.0-simultaneous"
     with pytest.raises(
         InputError,
-        match="unknown repair 'xyz'; known: bn, bn-cumulative, bn-short, cr, cr-mean",
+        match="unknown repair 'xyz'; known: affine, affine-moments, bn, bn-cumulative, bn-short, cr, cr-mean",
     ):
         get_repair("cr+xyz")
 

@@ -59,6 +59,7 @@ def test_moments_are_pooled_and_biased() -> None:
     torch.testing.assert_close(sums.dense_moments().mean, a.double().mean((0, 2)))
     torch.testing.assert_close(sums.dense_moments().var, a.double().var((0, 2), unbiased=False))
     torch.testing.assert_close(sums.pruned_moments().var, b.double().var((1, 3), unbiased=False))
+    torch.testing.assert_close(sums.cross_moment(), (a * b.double()).mean((1, 3)))
     assert sums.dense_moments().count == SAMPLES * POSITIONS
     assert (sums.pruned_moments().var[:, 2] == 0).all()  # constant: exactly 0, not rounding
 

@@ -15,6 +15,7 @@ def test_order_calls_inputs_and_norms() -> None:
     assert found.order == ("conv1", "depthwise", "shortcut", "conv2")
     assert found.calls == dict.fromkeys(found.order, 1)
     assert found.norms == {"conv1": "bn1", "depthwise": "bn2", "shortcut": "bn3", "conv2": "bn4"}
+    assert found.own_norms == found.norms
     assert found.inputs["conv1"] == (1, 8, 8, 8)
 
 

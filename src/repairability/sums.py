@@ -31,14 +31,14 @@ class ChannelSums:
     With A = |a|^2, AB = <a, b>, BB = |b|^2 over the positions of one sample and channel and w = 1 / (A + eps), it
     keeps the weighted sums  wA, wa, wp [C]  and  wAB, wBB, wb [K, C]  (a, b, p: the sums of a, of b, the number of
     positions), from which the distance of any per-channel affine repair follows, and the unweighted sums of a, a^2,
-    b, b^2 for pooled moments. With `scale` and `shift` [C] the weighted sums are those of scale * a + shift and
+    b, b^2 and a b for pooled moments. With `scale` and `shift` [C] the weighted sums are those of scale * a + shift and
     scale * b + shift (the activations behind a BatchNorm); the moments stay those of a and b.
 
     All in float64: the same activations give the same sums to 1e-9, whatever the split, order or merge.
     """
 
     WEIGHTED = ("wA", "wa", "wp", "wAB", "wBB", "wb")
-    PLAIN = ("a", "aa", "b", "bb")
+    PLAIN = ("a", "aa", "b", "bb", "ab")
 
     def __init__(self, levels: int, channels: int, *, scale: Tensor | None = None, shift: Tensor | None = None) -> None:
         self.levels, self.channels = levels, channels
@@ -61,6 +61,7 @@ class ChannelSums:
     aa: Tensor
     b: Tensor
     bb: Tensor
+    ab: Tensor
 
     def update(self, dense: Tensor, pruned: Tensor | None = None) -> None:
         """Add a batch: `dense` [N, C, P] and `pruned` [K, N, C, P] (none when there are no levels)."""
@@ -73,7 +74,7 @@ class ChannelSums:
         samples, _, positions = dense.shape
         # Per channel, values [P * N] with the samples fastest; the dense output is one more row beside the levels. The
         # weight of a sample is known from the dense output alone, so every sum over samples and positions is an inner
-        # product: of the rows with w*a, w and 1, and of their squares with w and 1.
+        # product: of the rows with w*a, a, w and 1, and of their squares with w and 1.
         rows = dense.new_empty((self.levels + 1, self.channels, positions, samples), dtype=torch.float64)
         rows[:-1] = pruned.permute(0, 2, 3, 1)
         rows[-1] = dense.permute(1, 2, 0)
@@ -82,13 +83,14 @@ class ChannelSums:
         observed_square = s * s * (a * a).sum(1) + 2 * s * t * a.sum(1) + t * t * positions  # of s*a + t, [C, N]
         w = 1 / (observed_square + EPS)
 
-        against = a.new_ones((self.channels, 3, positions, samples))
+        against = a.new_ones((self.channels, 4, positions, samples))
         torch.mul(a, w[:, None], out=against[:, 0])
-        against[:, 1] = w[:, None]
-        against = against.view(self.channels, 3, -1).transpose(1, 2)  # [C, P * N, 3]
+        against[:, 1] = a
+        against[:, 2] = w[:, None]
+        against = against.view(self.channels, 4, -1).transpose(1, 2)  # [C, P * N, 4]
         flat = rows.view(self.levels + 1, self.channels, -1).transpose(0, 1)  # [C, K + 1, P * N]
-        wab, wb, totals = (flat @ against).permute(2, 1, 0)  # each [K + 1, C]
-        wbb, squares = (torch.mul(flat, flat, out=flat) @ against[:, :, 1:]).permute(2, 1, 0)
+        wab, ab, wb, totals = (flat @ against).permute(2, 1, 0)  # each [K + 1, C]
+        wbb, squares = (torch.mul(flat, flat, out=flat) @ against[:, :, 2:]).permute(2, 1, 0)
         wa, wp = wb[-1], positions * w.sum(1)
 
         self.samples += samples
@@ -99,6 +101,7 @@ class ChannelSums:
             "aa": squares[-1],
             "b": totals[:-1],
             "bb": squares[:-1],
+            "ab": ab[:-1],
             "wA": s * s * wbb[-1] + 2 * s * t * wa + t * t * wp,
             "wAB": s * s * wab[:-1] + s * t * (wa + wb[:-1]) + t * t * wp,
             "wBB": s * s * wbb[:-1] + 2 * s * t * wb[:-1] + t * t * wp,
@@ -127,6 +130,10 @@ class ChannelSums:
     def pruned_moments(self) -> Moments:
         """Of the output at each level, [K, C]."""
         return _moments(self.b, self.bb, self.count)
+
+    def cross_moment(self) -> Tensor:
+        """The pooled mean of a b at each level, [K, C]."""
+        return self.ab / max(1, self.count)
 
     def distance(self, gain: Tensor | float = 1.0, offset: Tensor | float = 0.0) -> Tensor:
         """d(a, gain * b + offset) [K], gain and offset [K, C], in the space the weighted sums live in.

@@ -30,14 +30,16 @@ class Join:
 @dataclass(frozen=True)
 class Trace:
     """Layers in execution order (of their first call), calls per layer, the shape of each layer's input, the name of
-    the BatchNorm that takes a layer's output as it is, and by their number among the pass's additions those that join a
-    layer's branch with a tensor that is known without the layers after it.
+    the BatchNorm that takes a layer's output as it is, the same where it takes nothing else (`own_norms`), and by their
+    number among the pass's additions those that join a layer's branch with a tensor that is known without the layers
+    after it.
     """
 
     order: tuple[str, ...]
     calls: dict[str, int]
     inputs: dict[str, tuple[int, ...]]
     norms: dict[str, str]
+    own_norms: dict[str, str]
     joins: dict[int, Join] = field(default_factory=dict)
 
 
@@ -47,6 +49,7 @@ def trace(model: nn.Module, layers: Layers, batch: Tensor) -> Trace:
     inputs: dict[str, tuple[int, ...]] = {}
     outputs: dict[int, tuple[str, Tensor, int]] = {}  # the tensors are held, so that no id is used twice
     norms: dict[str, str] = {}
+    norm_calls: dict[str, int] = {}
     last = ""
     names = {model.get_submodule(layer.name): layer.name for layer in layers}
     norm_names = {module: name for name, module in batch_norms(model).items()}
@@ -55,9 +58,11 @@ def trace(model: nn.Module, layers: Layers, batch: Tensor) -> Trace:
     def watch(module: nn.Module, x: Tensor, output: Any) -> None:
         nonlocal last
         if isinstance(module, _BatchNorm):
+            norm = norm_names[module]
+            norm_calls[norm] = norm_calls.get(norm, 0) + 1
             layer = _whose(outputs, x)
             if layer is not None:
-                norms[layer] = norm_names[module]
+                norms[layer] = norm
                 outputs[id(output)] = (layer, output, output._version)
         else:
             last = name = names[module]
@@ -82,7 +87,8 @@ def trace(model: nn.Module, layers: Layers, batch: Tensor) -> Trace:
     missed = [name for name in layers.names if name not in calls]
     if missed:
         raise InputError(f"the model never reaches {', '.join(missed)} on these images; skip such layers")
-    return Trace(tuple(calls), calls, inputs, norms, joins)
+    own = {layer: norm for layer, norm in norms.items() if calls[layer] == norm_calls[norm] == 1}
+    return Trace(tuple(calls), calls, inputs, norms, own, joins)
 
 
 def both_tensors(args: tuple[Any, ...]) -> bool:

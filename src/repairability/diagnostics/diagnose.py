@@ -76,7 +76,7 @@ def _values(result: Scan, repair: Repair) -> list[FloatArray]:
     """raw, residual and rr over the layer's whole grid; a level that prunes nothing is set: 0, 0 and 1."""
     whole = [np.full(len(result.grid), unpruned) for unpruned in (0.0, 0.0, 1.0)]
     if result.measured:
-        found = measures(result.sums, result.bias, result.norm, repair)
+        found = measures(result.sums, result.bias, result.norm, repair, shifts=result.shifts)
         for curve, values in zip(whole, found, strict=True):
             curve[list(result.measured)] = values.numpy()
     return whole

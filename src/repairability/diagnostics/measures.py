@@ -9,16 +9,17 @@ from repairability.repair.response import Norm, Repair, Response, respond
 from repairability.sums import EPS, ChannelSums
 
 
-def measures(sums: ChannelSums, bias: Tensor, norm: Norm | None, repair: Repair) -> tuple[Tensor, Tensor, Tensor]:
+def measures(
+    sums: ChannelSums, bias: Tensor, norm: Norm | None, repair: Repair, *, shifts: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """(raw, residual, rr) [K]: d(a, b), d(a, repaired), and (residual + eps) / (raw + eps).
 
-    Without a norm, a and b are the layer's own outputs. With one they are what comes out of it: dense and pruned pass
-    the dense statistics, the repaired passes the statistics that the repair leaves there.
+    Without a norm, a and b are the layer's own outputs (a shift that a repair writes into the running mean of a norm
+    counts among them: it stands in for a bias; `shifts` as in `Response`). With one they are what comes out of it:
+    dense and pruned pass the dense statistics, the repaired passes the statistics that the repair leaves there.
     """
     raw = sums.distance()
-    ones = torch.ones(sums.levels, sums.channels, dtype=torch.float64)
-    begin = Response(sums.dense_moments(), sums.pruned_moments(), bias, ones, torch.zeros_like(ones), norm)
-    end = respond(repair, begin)
+    end = respond(repair, Response.begin(sums, bias, norm, shifts=shifts))
     gain, offset = end.gain, end.offset
     if norm is not None and end.norm is not None:
         # The sums are those of b' = s b + t. The repaired output is s' (g b + h) + t' with the new statistics, so in

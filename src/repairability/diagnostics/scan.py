@@ -37,6 +37,7 @@ class Scan:
     sums: ChannelSums  # over the measured levels
     bias: Tensor  # [C]
     norm: Norm | None  # the BatchNorm behind the layer, where it is observed
+    shifts: bool  # a channel can be shifted: the layer has a bias, or a BatchNorm of its own behind it
 
     @property
     def moments(self) -> Moments:
@@ -71,7 +72,8 @@ def scan(
         products = LevelProducts(layer, module, [counts[k] for k in measured]) if measured else None
         if products is not None:
             products.prepare(found.inputs[layer.name], first.dtype)
-        return Scan(grids[layer.name], tuple(measured), sums, beta, norm), products
+        shifts = bias is not None or layer.name in found.own_norms
+        return Scan(grids[layer.name], tuple(measured), sums, beta, norm, shifts), products
 
     with ThreadPoolExecutor(max(1, torch.get_num_threads())) as threads:  # NumPy's selections release the lock
         prepared = dict(zip(layers.names, threads.map(prepare, layers), strict=True))

@@ -5,6 +5,7 @@ names ("cr+bn"), or callables.
 from __future__ import annotations
 
 from repairability.errors import InputError, unknown
+from repairability.repair.affine import AffineRepair
 from repairability.repair.batchnorm import SHORT, BatchNormRepair
 from repairability.repair.chain import Chain
 from repairability.repair.channel import ChannelRepair
@@ -21,6 +22,8 @@ REPAIRS: dict[str, Repair] = {
     "cr-median": ChannelRepair(shrinkage=1.0),
     "cr-mean": ChannelRepair(shrinkage=1.0, tau="mean"),
     "cr-small-mean": ChannelRepair(shrinkage=0.01, tau="mean"),
+    "affine": AffineRepair(),
+    "affine-moments": AffineRepair(match="moments"),
     "bn": BatchNormRepair(),
     "bn-cumulative": BatchNormRepair(momentum=None),
     "bn-short": BatchNormRepair(*SHORT),
@@ -44,6 +47,7 @@ def get_repair(repair: str | Repair) -> Repair:
 
 __all__ = [
     "REPAIRS",
+    "AffineRepair",
     "BatchNormRepair",
     "Chain",
     "ChannelRepair",

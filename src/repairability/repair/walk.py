@@ -72,26 +72,35 @@ class Station:
 
 
 def walk(
-    dense: nn.Module, repaired: nn.Module, layers: Layers, calibration: CalibrationSet, *, images: int = IMAGES
+    dense: nn.Module,
+    repaired: nn.Module,
+    layers: Layers,
+    calibration: CalibrationSet,
+    *,
+    images: int = IMAGES,
+    shortcuts: bool = True,
 ) -> Iterator[Station]:
     """Stations in execution order. What the caller writes into a layer (its weight, its bias, the BatchNorm behind it)
     before it asks for the next station, the later ones see.
 
     `layers` are those of `repaired`. Where a layer's branch is added to another (a shortcut), the output that is wanted
     also makes up for the error the other branch carries already:
-    y_dense + (other_dense - other_repaired) * sqrt(running_var + eps) / weight, in channels with |weight| >= 1e-3.
+    y_dense + (other_dense - other_repaired) * sqrt(running_var + eps) / weight, in channels with |weight| >= 1e-3
+    (`shortcuts=False`: y_dense everywhere; so too behind a BatchNorm that serves other layers).
     A network that calls a layer several times is run once per layer instead, and without that correction.
     """
     batches = list(calibration.first(repaired, images, _BATCH))
     found = trace(repaired, layers, batches[0])
-    norms = _own_norms(repaired, found)
+    norms = {layer: repaired.get_submodule(norm) for layer, norm in found.own_norms.items()}
     if any(calls > 1 for calls in found.calls.values()):
         yield from _pass_per_layer(dense, repaired, layers, batches, found, norms)
         return
-    joined = {join.layer for join in found.joins.values()}
+    known = {n: join for n, join in found.joins.items() if join.layer in norms or join.layer not in found.norms}
+    joins = known if shortcuts else {}
+    joined = {join.layer for join in joins.values()}
     with (
-        streams(dense, batches, found.order, found.joins, before=False) as theirs,
-        streams(repaired, batches, found.order, found.joins, before=True) as ours,
+        streams(dense, batches, found.order, joins, before=False) as theirs,
+        streams(repaired, batches, found.order, joins, before=True) as ours,
     ):
         for name in track(found.order, "layer by layer", len(found.order)):
             module, norm = repaired.get_submodule(name), norms.get(name)
@@ -132,16 +141,6 @@ def _norm_weight(norm: nn.Module) -> Tensor:
 def _norm_scale(norm: nn.Module) -> Tensor:
     var: Tensor = norm.running_var  # type: ignore[assignment]
     return _norm_weight(norm) / (var + norm.eps).sqrt()  # type: ignore[operator]
-
-
-def _own_norms(model: nn.Module, found: Trace) -> dict[str, nn.Module]:
-    """The BatchNorm behind each layer, where it serves this layer alone."""
-    names = list(found.norms.values())
-    return {
-        layer: model.get_submodule(norm)
-        for layer, norm in found.norms.items()
-        if names.count(norm) == 1 and found.calls[layer] == 1
-    }
 
 
 def _pass_per_layer(
