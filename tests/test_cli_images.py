@@ -316,4 +316,4 @@ def test_diagnose_conditioned_on_a_refit(place: Path, capsys: pytest.CaptureFixt
     assert code == 0
     found = json.loads(out)
     assert found["repair"] == "reconstruct"
-    assert all(0 <= x["values"][0] <= x["values"][1] for x in found["residual"].values())
+    assert all(0 <= x["values"][0] <= x["values"][1] for x in found["residual"])
