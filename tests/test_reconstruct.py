@@ -364,3 +364,15 @@ def test_the_problem_of_a_station_is_that_of_its_layer() -> None:
         problem = station.problem(dense, station.moments())
         assert problem.error(filters_of(station.layer.weight, 1)).max() < 1e-9 * problem.power.max()
     assert [s.layer.name for s in stations] == list(layers.names)
+
+
+def test_as_many_images_as_its_name_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    original = module.walk
+    monkeypatch.setattr(module, "walk", lambda *a, **k: seen.append(k["images"]) or original(*a, **k))
+    result = prune(network(), calibration(), sparsity=0.5, rule="erk", repair="reconstruct@64+bn-short")
+    assert seen == [64]
+    assert result.repair == "reconstruct@64+bn-short"
+    for wrong in ("cr@64", "reconstruct@", "reconstruct@many"):
+        with pytest.raises(InputError, match=f"go with a reconstruction, as in 'reconstruct@256', not '{wrong}'"):
+            prune(network(), calibration(), sparsity=0.5, repair=wrong)

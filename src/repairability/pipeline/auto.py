@@ -44,11 +44,11 @@ class Candidate:
 
 
 BEST = (
-    Candidate("erk", "second_order", "reconstruct-all"),
+    Candidate("erk", "second_order", "reconstruct-all", {"floor": 0.0}),
     Candidate("lamp", "second_order", "reconstruct-all"),
     Candidate("residual", "second_order", "reconstruct-all", {"solver": "exact"}),
-    Candidate("erk", "second_order", "reconstruct-all+bn"),
-    Candidate("erk", "magnitude", "cr+bn"),
+    Candidate("erk", "second_order", "reconstruct-all+bn", {"floor": 0.0}),
+    Candidate("lamp", "magnitude", "cr+bn"),
 )
 """What `best` tries, the most promising first."""
 

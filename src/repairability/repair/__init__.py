@@ -4,6 +4,8 @@ names ("cr+bn"), or callables.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from repairability.errors import InputError, unknown
 from repairability.repair.affine import AffineRepair
 from repairability.repair.batchnorm import SHORT, BatchNormRepair
@@ -38,11 +40,21 @@ def get_repair(repair: str | Repair) -> Repair:
         if not callable(repair):
             raise InputError(f"a repair is a name or a callable, not {type(repair).__name__}")
         return repair
-    names = [name.strip() for name in repair.split("+")]
-    for name in names:
-        if name not in REPAIRS:
-            raise unknown("repair", name, REPAIRS)
-    return REPAIRS[names[0]] if len(names) == 1 else Chain(tuple(REPAIRS[name] for name in names))
+    steps = [_named(name.strip()) for name in repair.split("+")]
+    return steps[0] if len(steps) == 1 else Chain(tuple(steps))
+
+
+def _named(name: str) -> Repair:
+    """A repair of the registry; "reconstruct@256" fits on 256 images instead of 1,024."""
+    plain, at, images = name.partition("@")
+    if plain not in REPAIRS:
+        raise unknown("repair", plain, REPAIRS)
+    known = REPAIRS[plain]
+    if not at:
+        return known
+    if not isinstance(known, Reconstruction) or not images.isdecimal():
+        raise InputError(f"@ and a number of images go with a reconstruction, as in 'reconstruct@256', not {name!r}")
+    return replace(known, images=int(images))
 
 
 __all__ = [

@@ -42,7 +42,8 @@ class Reconstruction:
 
     @property
     def name(self) -> str:
-        return "reconstruct-all" if self.everything else "reconstruct"
+        name = "reconstruct-all" if self.everything else "reconstruct"
+        return name if self.images == IMAGES else f"{name}@{self.images}"
 
     def __post_init__(self) -> None:
         if self.ridge < 0 or self.images < 1:
