@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from repairability import create_model, prunable_layers
 from repairability.experiments import RunSpec, read_study
+from repairability.experiments.store import Record
 from repairability.pipeline import needs_curves
 from repairability.report.studies import study_tables
 from repairability.report.studies.boundaries import classes_of, halfway
@@ -154,3 +156,33 @@ def test_projections_in_the_transition_are_within_reach() -> None:
         (pinned,) = options["pinned"].values()
         assert plan["layer2.0.downsample.0"] == pinned
         assert plan.sparsity == pytest.approx(0.975, abs=1e-5)
+
+
+def test_the_regret_of_a_choice_without_labels() -> None:
+    """Seed 0 is chosen well, seed 1 loses a point to the best rule; a run without an agreement is no candidate."""
+
+    def judged(top1: float, kl: float | None, **spec: object) -> Record:
+        record = run(top1, **spec)
+        return replace(record, result={**record.result, "agreement": None if kl is None else {"kl": kl, "same": 0.5}})
+
+    records = [
+        judged(0.50, 0.1, rule="erk", seed=0, sparsity=0.9),
+        judged(0.40, 0.2, rule="lamp", seed=0, sparsity=0.9),
+        judged(0.50, 0.2, rule="erk", seed=1, sparsity=0.9),
+        judged(0.49, 0.1, rule="lamp", seed=1, sparsity=0.9),
+        judged(0.90, None, rule="rr", seed=1, sparsity=0.9),
+        judged(0.30, 0.1, rule="erk", seed=0, sparsity=0.95),  # alone: no choice
+    ]
+    (table,) = study_tables("choice", records)
+    assert [tuple(row[1:]) for row in table.rows] == [
+        ("90 %", "erk, lamp", "49.50", "50.00", "0.50", "1.00", "5.50"),
+    ]
+    assert "Mean regret over 2 choices (network, sparsity, seed): 0.50 points, at most 1.00." in table.caption
+    (table,) = study_tables("choice", [run(0.5, rule="erk")])
+    assert not list(table.rows)
+    assert "No runs that recorded an agreement." in table.caption
+
+
+def test_the_choice_is_made_over_the_cells_of_the_boundaries() -> None:
+    ours = STUDIES / "ours"
+    assert read_study(ours / "choice.toml").specs == read_study(ours / "boundaries.toml").specs

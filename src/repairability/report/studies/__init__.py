@@ -26,6 +26,7 @@ from repairability.report.studies.allocations import (
 )
 from repairability.report.studies.architectures import architecture_summary, resnet34, vgg16_bn
 from repairability.report.studies.boundaries import boundaries
+from repairability.report.studies.choice import choice
 from repairability.report.studies.cost import diagnostic_cost
 from repairability.report.studies.detections import consistency, cts_per_seed, detectors, majority_cores
 from repairability.report.studies.groups import data_name, model_name
@@ -54,6 +55,7 @@ SECTIONS: dict[str, Callable[[Sequence[Record]], Section]] = {
     "diagnostic_cost": diagnostic_cost,
     "accuracy": accuracy,
     "boundaries": boundaries,
+    "choice": choice,
     "detectors": detectors,
 }
 """A section's name, as studies/*.toml give it, and what makes it of the study's records, failed ones included."""
