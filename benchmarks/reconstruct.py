@@ -1,0 +1,75 @@
+"""What the strongest repair costs: seconds, peak memory, and as a multiple of one dense forward pass of its images.
+
+    python benchmarks/reconstruct.py SHARED DATA [resnet20|resnet18 ...]
+
+SHARED holds data/checkpoints; DATA the npz files that data/prepare.py writes. No label is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import machine, seconds
+
+from repairability import CalibrationSet, create_model, load_data, prune
+from repairability.tables import Table
+
+NETWORKS: dict[str, dict[str, Any]] = {
+    "resnet20": {
+        "weights": "resnet20-12fca82f.th",
+        "data": "cifar10",
+        "classes": 10,
+        "size": None,
+        "images": 1024,
+        "at": 0.9,
+    },
+    "resnet18": {
+        "weights": "resnet18_cifar100.safetensors",
+        "data": "cifar100",
+        "classes": 100,
+        "size": 64,
+        "images": 512,
+        "at": 0.95,
+    },
+}
+CASES = (
+    ("magnitude", "reconstruct"),
+    ("magnitude", "reconstruct-all"),
+    ("second_order", "reconstruct"),
+    ("second_order", "reconstruct-all"),
+)
+
+
+def costs(name: str, shared: Path, folder: Path) -> list[tuple[str, ...]]:
+    about = NETWORKS[name]
+    weights = shared / "data" / "checkpoints" / about["weights"]
+    model = create_model(name, num_classes=about["classes"], weights=weights)
+    data = load_data(f"npz:{folder / about['data']}.npz", image_size=about["size"])
+    images = data.unlabeled(about["images"], 0)
+    with torch.no_grad():
+        one_pass = seconds(lambda: [model(batch) for batch in images.split(128)], 3)  # type: ignore[no-untyped-call]
+    rows: list[tuple[str, ...]] = []
+    for score, repair in CASES:
+        start = time.perf_counter()
+        prune(model, CalibrationSet(images), sparsity=about["at"], rule="erk", score=score, repair=repair)
+        spent = time.perf_counter() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        numbers = (f"{spent:.1f}", f"{spent / one_pass:.1f}", f"{peak:.1f}")
+        rows.append((name, f"{about['images']:,}", f"{100 * about['at']:g} %", score, repair, *numbers))
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="What reconstruction costs.")
+    parser.add_argument("shared", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("networks", nargs="*", default=list(NETWORKS), choices=NETWORKS)
+    given = parser.parse_args()
+    table = [row for network in given.networks for row in costs(network, given.shared, given.data)]
+    columns = ("network", "images", "sparsity", "score", "repair", "seconds", "dense passes", "peak memory so far, GiB")
+    print(Table(columns, table, machine()))
