@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -104,3 +105,8 @@ def resnet18() -> nn.Module:
 def small_net() -> nn.Module:
     """Three convolutions and a linear layer; enough for everything that is not about size."""
     return create_model("networks:small_net")
+
+
+def interruptible() -> None:
+    """For a subprocess that a test interrupts: a test run in the background passes "ignore SIGINT" on to its children."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

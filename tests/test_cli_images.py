@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import interruptible
 from repairability import Diagnosis, create_model, load
 from repairability.cli import measure, show
 from repairability.report import ReportData
@@ -269,7 +270,8 @@ cli.main(sys.argv[1:])
 def test_a_real_ctrl_c(place: Path) -> None:
     """SIGINT to the process while it prunes: exit code 130, no file, no traceback."""
     command = [sys.executable, "-c", STALLED, "prune", *DIGITS, "-s", "0.9", "--out", "p.safetensors"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=interruptible)
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGINT)

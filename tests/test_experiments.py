@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from conftest import interruptible
 from repairability import InputError, create_model, diagnose, load_data
 from repairability._torch import state_digest
 from repairability.experiments import (
@@ -380,7 +381,8 @@ def test_a_job_leaves_the_threads_as_they_were(tmp_path: Path) -> None:
 def driver(file: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "repairability", "sweep", str(file), "--store", str(folder), "--json", *more]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=interruptible)
 
 
 def wait_for_records(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
@@ -405,6 +407,15 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
     return found
 
 
+def await_workers(process: subprocess.Popen[str]) -> list[int]:
+    """The same, once there are any; none where the driver has ended."""
+    end = time.monotonic() + 60
+    while not (found := workers_of(process)) and process.poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
+
+
 def test_kill_9_of_the_driver_and_of_workers(tmp_path: Path) -> None:
     """Ten times at random moments, driver and worker in turn: nothing is lost, nothing doubled, nothing differs."""
     file = study_file(tmp_path, "networks:SlowNet", "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]")
@@ -421,7 +432,7 @@ def test_kill_9_of_the_driver_and_of_workers(tmp_path: Path) -> None:
             process.send_signal(signal.SIGKILL)
             process.communicate()
         else:
-            for worker in workers_of(process)[:1]:
+            for worker in await_workers(process)[:1]:
                 os.kill(worker, signal.SIGKILL)
                 struck["worker"] += 1
         Store(folder).read_all()

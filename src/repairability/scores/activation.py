@@ -15,7 +15,6 @@ class Activation:
     """|w| times the norm of its input, sqrt(mean x^2): what the weight alone adds to the output."""
 
     name: str = "activation"
-    needs_inputs = True
 
     def __call__(self, problem: LeastSquares, count: int) -> Tensor:
         return lowest_go(problem.weights.abs() * problem.square.clamp(min=0).sqrt()[:, None, :], count)

@@ -12,8 +12,9 @@ from repairability.scores.score import lowest_go
 
 @dataclass(frozen=True)
 class Magnitude:
+    """|w|. The one score that needs no images: `prune` takes its masks straight from the weights."""
+
     name: str = "magnitude"
-    needs_inputs = False
 
     def __call__(self, problem: LeastSquares, count: int) -> Tensor:
         return lowest_go(problem.weights.abs(), count)

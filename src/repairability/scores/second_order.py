@@ -28,7 +28,6 @@ class SecondOrder:
 
     ridge: float = 1e-3
     name: str = "second_order"
-    needs_inputs = True
 
     def __call__(self, problem: LeastSquares, count: int) -> Tensor:
         return mask_of(self.trace(problem, count), count).view(problem.weights.shape)
