@@ -108,5 +108,5 @@ def small_net() -> nn.Module:
 
 
 def interruptible() -> None:
-    """For a subprocess that a test interrupts: a test run in the background passes "ignore SIGINT" on to its children."""
+    """For a subprocess that a test interrupts: tests run in the background hand "ignore SIGINT" to their children."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
