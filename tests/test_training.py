@@ -31,7 +31,7 @@ from repairability.training import (
 
 
 def test_the_digits_network_learns_and_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digits, "DIGITS_EPOCHS", 2)
+    monkeypatch.setattr(digits, "DIGITS_EPOCHS", 3)  # at two it is near 0.6, on either side by the processor
     data = load_data("digits")
     state = torch.get_rng_state()
     model = digits_network(data, cache=tmp_path)
