@@ -72,6 +72,9 @@ def test_best_begins_nothing_after_its_budget(model: nn.Module, monkeypatch: pyt
 
 
 def test_clear_errors(model: nn.Module) -> None:
+    for given in ({"rule": "erk"}, {"score": "activation"}, {"repair": "bn"}):
+        with pytest.raises(InputError, match="best chooses rule, score and repair"):
+            prune(model, IMAGES, sparsity=0.7, best=True, **given)
     with pytest.raises(InputError, match="the budget must be a positive number of seconds, not 0"):
         prune(model, IMAGES, sparsity=0.7, best=True, budget=0)
     with pytest.raises(InputError, match="holds images out: 50 leave 3 beside the 40"):

@@ -10,6 +10,7 @@ from repairability.calibration import Images
 from repairability.checkpoints import Checkpoint, load_checkpoint
 from repairability.curves import Curves
 from repairability.diagnostics import Diagnosis
+from repairability.errors import InputError
 from repairability.pipeline.auto import AUTO, BUDGET, HELD_OUT, prune_auto, prune_best
 from repairability.pipeline.config import PruneConfig, grid_for, needs_curves
 from repairability.pipeline.many import prune_many
@@ -44,6 +45,10 @@ def prune(
     stands in `result.trials`.
     """
     if best:
+        if curves is not None or (rule, score, repair) != ("rr", "magnitude", "cr+bn"):
+            raise InputError(
+                "best chooses rule, score and repair and measures its own curves; give none of them with it"
+            )
         return prune_best(model, images, sparsity=sparsity, config=config, budget=budget)
     if rule == AUTO:
         return prune_auto(model, images, sparsity=sparsity, score=score, repair=repair, curves=curves, config=config)
