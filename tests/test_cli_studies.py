@@ -54,7 +54,12 @@ def test_the_page_of_a_store(smoke_store: Path, tmp_path: Path, capsys: pytest.C
 
 
 def test_every_section_has_its_study() -> None:
-    assert {file.stem for file in PAPER} - {"digits"} == set(SECTIONS) - {"accuracy", "boundaries", "choice"}
+    assert {file.stem for file in PAPER} - {"digits"} == set(SECTIONS) - {
+        "accuracy",
+        "boundaries",
+        "choice",
+        "settings",
+    }
     assert {"boundaries", "choice"} <= {file.stem for file in OURS}
 
 

@@ -31,6 +31,7 @@ from repairability.report.studies.cost import diagnostic_cost
 from repairability.report.studies.detections import consistency, cts_per_seed, detectors, majority_cores
 from repairability.report.studies.groups import data_name, model_name
 from repairability.report.studies.section import Section
+from repairability.report.studies.settings import settings
 from repairability.tables import Table
 
 SECTIONS: dict[str, Callable[[Sequence[Record]], Section]] = {
@@ -56,6 +57,7 @@ SECTIONS: dict[str, Callable[[Sequence[Record]], Section]] = {
     "accuracy": accuracy,
     "boundaries": boundaries,
     "choice": choice,
+    "settings": settings,
     "detectors": detectors,
 }
 """A section's name, as studies/*.toml give it, and what makes it of the study's records, failed ones included."""

@@ -120,9 +120,11 @@ def calibration_size(records: Sequence[Record]) -> Section:
             **by_rule(line),
             **{name: each for name, each in known.items() if each is not None},
         }
-    note = "The paper's are of seed 0 alone; the sparsity of rr is over all convolution weights."
-    title = "Calibration images, ResNet18: top-1 accuracy, %"
-    return Section([compare(title, (*HEAD, "images"), ours, paper, note=note, stacked=True)])
+    beside = paper if not ours or any(key in paper for key in ours) else {}
+    note = "The sparsity of rr is over all convolution weights."
+    note = f"The paper's are of ResNet18 and seed 0 alone. {note}" if beside else note
+    title = "Calibration images: top-1 accuracy, %"
+    return Section([compare(title, (*HEAD, "images"), ours, beside, note=note, stacked=True)])
 
 
 def accuracy(records: Sequence[Record]) -> Section:

@@ -92,11 +92,12 @@ def _distinctions(spec: RunSpec, others: Sequence[RunSpec]) -> str:
 
 def _told(value: object, others: Sequence[object]) -> str:
     """A long list by its ends, where no other of the values has these."""
-    ends = {str(each): _ends(each) for each in others}
-    return _ends(value) if len(set(ends.values())) == len(ends) else str(value)
+    told = {str(each): ends(each) for each in others}
+    return ends(value) if len(set(told.values())) == len(told) else str(value)
 
 
-def _ends(value: object) -> str:
+def ends(value: object) -> str:
+    """A list by its first and last value, anything else as it is."""
     return f"{value[0]:g} to {value[-1]:g}" if isinstance(value, list) and len(value) > 2 else str(value)
 
 

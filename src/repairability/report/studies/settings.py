@@ -1,0 +1,106 @@
+"""The section that compares settings: one line for each combination of what a study varies, one column per sparsity."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from functools import partial
+
+from repairability.experiments.store import Record
+from repairability.report import figures
+from repairability.report.data import ReportData
+from repairability.report.estimates import Estimate, estimate
+from repairability.report.studies.accuracies import file_name
+from repairability.report.studies.groups import data_name, done, ends, model_name
+from repairability.report.studies.section import Draw, Section, measured
+from repairability.report.tables import short_percent
+from repairability.tables import Table
+
+NETWORK = ("model", "data", "weights", "num_classes", "image_size")
+POINT = ("sparsity", "seed")
+STAGES = ("diagnose", "statistics", "allocate", "mask", "repair")
+"""What it takes to get the sparse network; loading and judging it are not of it."""
+
+
+def settings(records: Sequence[Record]) -> Section:
+    """A table per network. In figures the colour tells the first setting that varies, the dash the others."""
+    networks: dict[tuple[str, str], list[Record]] = {}
+    for record in done(records):
+        networks.setdefault((model_name(record.spec.model), data_name(record.spec.data)), []).append(record)
+    tables, drawn = [], {}
+    for (model, data), runs in networks.items():
+        tables.append(_table(f"{model} on {data}", runs))
+        drawn[f"settings_{file_name(f'{model} on {data}')}"] = _figure(model, data, runs)
+    if not tables:
+        tables.append(Table(("setting",), [], "Top-1 accuracy, %", "No runs of ours."))
+    return Section(tables, drawn)
+
+
+def _table(place: str, runs: Sequence[Record]) -> Table:
+    names = _varying(runs)
+    points = sorted({round(run.spec.sparsity, 6) for run in runs})
+    lines: dict[tuple[str, ...], list[Record]] = {}
+    for run in runs:
+        lines.setdefault(_values(run, names), []).append(run)
+    every: list[Estimate] = []
+    rows = []
+    for values, mine in lines.items():
+        cells = []
+        for s in points:
+            here = [run for run in mine if round(run.spec.sparsity, 6) == s]
+            cells.append(_cell(here))
+            every += [_accuracy(here)] if here else []
+        spent = [sum(dict(run.provenance.get("seconds") or {}).get(stage, 0.0) for stage in STAGES) for run in mine]
+        rows.append((*values, *cells, f"{statistics.median(spent):.1f}"))
+    same = runs[0].spec
+    shared = ", ".join(f"{name} {getattr(same, name)}" for name in ("rule", "score", "repair") if name not in names)
+    caption = (
+        "Seconds: the median of a line's runs from the diagnosis to the repaired network, beside other jobs on the "
+        f"same machine. {f'In all: {shared}. ' if shared else ''}{measured(every)}"
+    )
+    head = (*names, *map(short_percent, points), "seconds")
+    return Table(head, rows, f"{place}: top-1 accuracy, %", caption)
+
+
+def _figure(model: str, data: str, runs: Sequence[Record]) -> Draw:
+    names = _varying(runs)
+    lines = []
+    for run in runs:
+        first, *others = _values(run, names) or ("",)
+        lines.append(
+            {
+                "rule": first,
+                "repair": ", ".join(others),
+                "sparsity": run.spec.sparsity,
+                "seed": run.spec.seed,
+                **{name: run.result[name] for name in ("achieved", "global_sparsity", "top1", "n")},
+            }
+        )
+    top1 = runs[0].result.get("dense_top1")
+    dense = None if top1 is None else {"top1": top1, "n": runs[0].result["n"]}
+    report = ReportData(title=f"{model} on {data}", model=model, data=data, dense=dense, results=lines)
+    return partial(figures.accuracy, report)
+
+
+def _varying(runs: Sequence[Record]) -> list[str]:
+    """The settings that are not the same in all runs, beside network, sparsity and seed."""
+    specs = [run.spec.to_dict() for run in runs]
+    names = [name for name in specs[0] if name not in (*NETWORK, *POINT)]
+    return [name for name in names if any(spec[name] != specs[0][name] for spec in specs)]
+
+
+def _values(run: Record, names: Sequence[str]) -> tuple[str, ...]:
+    spec = run.spec.to_dict()
+    return tuple(ends(spec[name]) for name in names)
+
+
+def _cell(runs: Sequence[Record]) -> str:
+    if not runs:
+        return ""
+    found = _accuracy(runs)
+    return f"{100 * found.mean:.2f} ± {100 * (found.error or 0):.2f}"
+
+
+def _accuracy(runs: Sequence[Record]) -> Estimate:
+    rows = [{"top1": run.result["top1"], "n": run.result["n"]} for run in runs]
+    return estimate([row["top1"] for row in rows], rows, "top1")
