@@ -136,7 +136,9 @@ def test_the_auto_grid_grows_as_the_target_needs() -> None:
     assert grid_for([0.95])[0] == 0.7
     assert grid_for([0.95])[-1] == 0.975
     assert grid_for([0.7])[:2] == (0.6, 0.7)
-    assert grid_for([0.55, 0.98]) == (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.985)
+    assert grid_for([0.55, 0.98], "paper") == (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.985)
+    assert grid_for([0.975], "paper")[-1] == 0.975
+    assert grid_for([0.975])[-4:] == (0.975, 0.985, 0.99, 0.995)
     assert grid_for([0.1])[0] == 0
     assert grid_for([0.995])[-1] == 0.995
     with pytest.raises(BudgetError, match=r"99.90 % is above 99.50 %"):
@@ -226,7 +228,7 @@ def test_clear_errors() -> None:
         prune(model, IMAGES, sparsity=0.9, repair="x")
     with pytest.raises(InputError, match="too few images: 60"):
         prune(model, IMAGES[:60], sparsity=0.9)
-    with pytest.raises(InputError, match="grid must be 'auto' or sparsities, not 'fine'"):
+    with pytest.raises(InputError, match="grid must be 'auto' or 'paper' or sparsities, not 'fine'"):
         prune(model, IMAGES, sparsity=0.9, config=PruneConfig(grid="fine"))
     with pytest.raises(BudgetError, match="above the grid's top"):
         prune(model, IMAGES, sparsity=0.9, config=PruneConfig(grid=(0.5, 0.7)))

@@ -115,7 +115,7 @@ class _Comparison:
         return {s: found.get(s, {}) for s in points}
 
     def diagnosed(self, points: Sequence[float]) -> Diagnosis:
-        grid: Any = grid_for(points) if isinstance(self.settings.grid, str) else self.settings.grid
+        grid: Any = grid_for(points, "paper") if isinstance(self.settings.grid, str) else self.settings.grid
         repair, observe = self.settings.conditioned_on or "cr+bn", self.settings.observe
         return diagnose(self.model, self.calibration, grid=grid, repair=repair, observe=observe, layers=self.layers)
 

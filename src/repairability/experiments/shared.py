@@ -153,7 +153,7 @@ class Shared:
         repair = spec.conditioned_on or spec.repair
         if not needs_curves(spec.rule, spec.options) and not repair.startswith("cr"):
             repair = "cr+bn"
-        grid = grid_for([spec.sparsity]) if spec.grid == "auto" else spec.grid
+        grid = grid_for([spec.sparsity], spec.grid) if isinstance(spec.grid, str) else spec.grid
 
         def measure() -> bytes:
             return pack_diagnosis(

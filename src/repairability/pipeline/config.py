@@ -8,7 +8,7 @@ from typing import Any
 
 from repairability.calibration import COUNT
 from repairability.diagnostics import GRID
-from repairability.errors import BudgetError
+from repairability.errors import BudgetError, InputError
 from repairability.layers import FIRST_CONV
 from repairability.repair import Repair
 from repairability.rules import MEASURES, Rule
@@ -16,6 +16,7 @@ from repairability.tables import percent
 
 LOWER = (0.6, 0.5, 0.3, 0.0)
 UPPER = (0.985, 0.99, 0.995)
+GRIDS = ("auto", "paper")
 
 Grid = str | Sequence[float] | Mapping[str, Sequence[float]]
 
@@ -24,7 +25,8 @@ Grid = str | Sequence[float] | Mapping[str, Sequence[float]]
 class PruneConfig:
     """What `prune` does with its images and layers, beyond the usual.
 
-    grid: the sparsities to measure, or "auto": the paper's seven, extended as far as the target needs.
+    grid: the sparsities to measure; "paper": the paper's seven, extended as far as the target needs; "auto": the same,
+    but a target of 97.5 % or more brings all points up to 99.5 %.
     observe: where damage is measured, "layer" or "norm". conditioned_on: the repair the diagnosis reckons with, if not
     the one that is applied. options: the rule's own (solver, floor, pinned ...).
     types, skip, only: which layers may be pruned. count, batch_size: images for the statistics, and at a time.
@@ -48,15 +50,25 @@ def needs_curves(rule: str | Rule, options: Mapping[str, Any]) -> bool:
     return rule in MEASURES or (rule == "forced" and options.get("rest", "erk") in MEASURES)
 
 
-def grid_for(targets: Sequence[float]) -> tuple[float, ...]:
-    """The paper's grid, extended downwards and upwards as far as the targets need."""
+def grid_for(targets: Sequence[float], kind: str = "auto") -> tuple[float, ...]:
+    """The paper's grid, extended downwards as far as the targets need, and upwards.
+
+    "paper": as far as they need. But where the grid ends at the target, every layer must stand there, and a measured
+    rule is `uniform`. So "auto" goes on to the last point once a target reaches the paper's own last one; below that a
+    longer grid helps one network and harms another (docs/reproduction.md).
+    """
+    if kind not in GRIDS:
+        raise InputError(f"grid must be {' or '.join(map(repr, GRIDS))} or sparsities, not {kind!r}")
     grid = list(GRID)
     for point in LOWER:
         if min(targets) <= grid[0]:
             grid.insert(0, point)
+    above = kind == "auto" and max(targets) >= GRID[-1]
     for point in UPPER:
-        if max(targets) > grid[-1]:
+        if above or max(targets) > grid[-1]:
             grid.append(point)
     if max(targets) > grid[-1]:
-        raise BudgetError(f"sparsity {percent(max(targets))} is above {percent(grid[-1])}, the highest of grid='auto'")
+        raise BudgetError(
+            f"sparsity {percent(max(targets))} is above {percent(grid[-1])}, the highest of grid={kind!r}"
+        )
     return tuple(grid)

@@ -14,7 +14,6 @@ from repairability.allocation import check_sparsity
 from repairability.calibration import CalibrationSet, Images
 from repairability.curves import Curves
 from repairability.diagnostics import Diagnosis, diagnose
-from repairability.errors import InputError
 from repairability.layers import Layers, prunable_layers
 from repairability.masks import apply_masks_, make_masks
 from repairability.pipeline.config import PruneConfig, grid_for, needs_curves
@@ -62,9 +61,7 @@ def _results(
     shared: dict[str, float] = {}
     if curves is None and any(needs_curves(rule, settings.options) for rule in rules):
         with _timed(shared, "diagnose"):
-            grid = grid_for(targets) if isinstance(settings.grid, str) else settings.grid
-            if isinstance(settings.grid, str) and settings.grid != "auto":
-                raise InputError(f"grid must be 'auto' or sparsities, not {settings.grid!r}")
+            grid = grid_for(targets, settings.grid) if isinstance(settings.grid, str) else settings.grid
             known = repair if settings.conditioned_on is None else settings.conditioned_on
             curves = diagnose(
                 model, calibration, grid=grid, repair=known, observe=settings.observe, layers=layers, score=score

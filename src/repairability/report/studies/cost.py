@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
 from repairability.pipeline import grid_for
 from repairability.repair import REPAIRS
@@ -46,7 +47,7 @@ def _items(runs: Sequence[Record]) -> dict[str, str]:
         spec = run.spec
         key = (spec.model, spec.data, spec.seed, round(spec.sparsity, 6))
         points[key] = points.get(key, 0.0) + sum(_seconds(run).values())
-    grids = {len(grid_for([run.spec.sparsity]) if run.spec.grid == "auto" else run.spec.grid) for run in runs}
+    grids = {len(_grid(run.spec)) for run in runs}
     rules = sorted({run.spec.rule for run in runs})
     return {
         "Calibration images": _each({run.spec.count for run in runs}),
@@ -59,6 +60,10 @@ def _items(runs: Sequence[Record]) -> dict[str, str]:
         "Sparsity points": str(len(points)),
         "Rules at each": f"{len(rules)}: {', '.join(rules)}",
     }
+
+
+def _grid(spec: RunSpec) -> tuple[float, ...]:
+    return grid_for([spec.sparsity], spec.grid) if isinstance(spec.grid, str) else spec.grid
 
 
 def _batches(repair: str) -> int:
