@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import nn
 
 from repairability.moments import InputMoments, LeastSquares
+from repairability.unfold import Geometry
 
 
 def test_any_split_gives_the_same_moments() -> None:
@@ -16,6 +19,44 @@ def test_any_split_gives_the_same_moments() -> None:
         torch.testing.assert_close(whole.cross(centred=centred), parts.cross(centred=centred))
         torch.testing.assert_close(whole.power(centred=centred), parts.power(centred=centred))
     torch.testing.assert_close(whole.gram(centred=True)[0], torch.cov(x[0], correction=0))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Conv2d(4, 6, 3, padding=1), (5, 4, 7, 6)),
+        (nn.Conv2d(4, 6, 3, padding=1), (5, 4, 2, 1)),
+        (nn.Conv2d(4, 6, (5, 2), stride=(2, 1), padding=(1, 0), dilation=(2, 1), groups=2), (3, 4, 13, 8)),
+        (nn.Conv2d(3, 3, 3, padding="same", padding_mode="circular"), (2, 3, 5, 5)),
+        (nn.Conv2d(3, 3, 3, groups=3), (2, 3, 5, 5)),
+        (nn.Conv1d(3, 5, 4), (2, 3, 10)),
+        (nn.Conv3d(2, 3, 3, padding=1), (2, 2, 4, 3, 5)),
+    ],
+)
+def test_a_sliding_window_gives_the_moments_of_its_columns(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    random = torch.Generator().manual_seed(0)
+    geometry, x = Geometry.of("layer", layer), torch.randn(shape, generator=random)
+    with torch.no_grad():
+        y = layer(x)
+    groups, filters, inputs = geometry.groups, y.shape[1] // geometry.groups, layer.get_parameter("weight")[0].numel()
+    plain, sliding = InputMoments(groups, inputs, filters), InputMoments(groups, inputs, filters)
+    columns = geometry.unfold(x, geometry.every_tap())
+    plain.update(columns.view(groups, inputs, -1), y.flatten(2).permute(1, 2, 0).reshape(groups, filters, -1))
+    assert geometry.slides
+    columns = geometry.unfold_but_last(x)
+    rows = y.movedim(-1, 2).flatten(3) if y.dim() > 3 else y[..., None]  # [N, C, last, others]
+    rows = rows.permute(1, 2, 3, 0).reshape(groups, filters, y.shape[-1], -1)
+    sliding.update_sliding(columns.view(groups, -1, *columns.shape[1:]), rows)
+    assert sliding.n == plain.n
+    for name in ("xx", "xy", "x", "y", "yy"):
+        torch.testing.assert_close(getattr(sliding, name), getattr(plain, name), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 3, stride=2), nn.Conv2d(2, 2, 3, dilation=2), nn.Linear(2, 2)]
+)
+def test_what_does_not_slide(layer: nn.Module) -> None:
+    assert not Geometry.of("layer", layer).slides
 
 
 def test_the_error_of_other_weights() -> None:

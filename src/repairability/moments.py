@@ -38,6 +38,36 @@ class InputMoments:
         self.y += y.sum(-1).double().cpu()
         self.yy += y.square().sum(-1).double().cpu()
 
+    def update_sliding(self, x: Tensor, y: Tensor) -> None:
+        """As `update`, for a window of T taps that slides along the first axis of positions: x [G, J, P + T - 1, M], of
+        which tap t sees the places t .. t + P - 1, and y [G, R, P, M]; K = J T, the tap fastest.
+
+        Taps t and t + d meet in B_t = sum of x_p x_{p+d}' over these places p, and B_t is B_{t-1} without its first
+        place and with one more. So T products serve the T (T + 1) / 2 pairs of taps; the rest are products of single
+        places.
+        """
+        groups, inner, length, _ = x.shape
+        places = y.shape[2]
+        taps = length - places + 1
+        self.n += places * y.shape[3]
+        seen = [x[:, :, t : t + places].flatten(2) for t in range(taps)]  # [G, J, P M] each, views
+        targets = y.flatten(2).mT  # [G, P M, R]
+        xx = self.xx.view(groups, inner, taps, inner, taps)
+        for apart in range(taps):
+            block = (seen[0] @ seen[apart].mT if apart else _outer_square(seen[0])).double()
+            for t in range(taps - apart):
+                if t:
+                    block += _place(x, t - 1 + places, apart) - _place(x, t - 1, apart)
+                found = block.cpu()
+                xx[:, :, t, :, t + apart] += found
+                if apart:
+                    xx[:, :, t + apart, :, t] += found.mT
+        for t, mine in enumerate(seen):
+            self.xy.view(groups, inner, taps, -1)[:, :, t] += (mine @ targets).double().cpu()
+            self.x.view(groups, inner, taps)[:, :, t] += mine.sum(-1).double().cpu()
+        self.y += y.flatten(2).sum(-1).double().cpu()
+        self.yy += y.flatten(2).square().sum(-1).double().cpu()
+
     def gram(self, *, centred: bool) -> Tensor:
         """Mean of x x' [G, K, K]; centred: the covariance."""
         whole = self.xx / self.n
@@ -74,6 +104,11 @@ def _outer_square(x: Tensor) -> Tensor:
         whole[:, stripe, start:] = x[:, stripe] @ x[:, start:].mT
     upper = whole.triu()
     return upper + upper.triu(1).mT
+
+
+def _place(x: Tensor, place: int, apart: int) -> Tensor:
+    """x_p x_{p + apart}' of one place p, [G, J, J] in float64."""
+    return (x[:, :, place] @ x[:, :, place + apart].mT).double()
 
 
 @dataclass(frozen=True, eq=False)

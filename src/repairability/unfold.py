@@ -97,19 +97,44 @@ class Geometry:
         """
         if not self.kernel:
             return x.permute(1, 2, 0).reshape(x.shape[1], -1)
-        if any(p for pair in self.padding for p in pair):
-            flat = [p for pair in reversed(self.padding) for p in pair]
-            x = F.pad(x, flat, mode="constant" if self.mode == "zeros" else self.mode)
+        x = self.padded(x)
         size = self.out_size_padded(x.shape[2:])
         x = x.movedim(0, -1).contiguous()  # [C_in, *spatial, N]
         columns = x.new_empty((x.shape[0], len(taps), *size, x.shape[-1]))
         for i, tap in enumerate(taps):
-            window = tuple(
-                slice(t * d, t * d + s * (o - 1) + 1, s)
-                for t, d, s, o in zip(tap, self.dilation, self.stride, size, strict=True)
-            )
-            columns[:, i] = x[(slice(None), *window)]
+            columns[:, i] = x[(slice(None), *self._windows(tap, size))]
         return columns.view(x.shape[0] * len(taps), -1)
+
+    @property
+    def slides(self) -> bool:
+        """Whether the kernel goes along the last axis step by step: its taps there see the same values, shifted."""
+        return len(self.kernel) > 0 and self.kernel[-1] > 1 and self.stride[-1] == self.dilation[-1] == 1
+
+    def unfold_but_last(self, x: Tensor) -> Tensor:
+        """[N, C_in, *spatial] -> [C_in * taps of the other axes, padded length of the last axis, positions * N]: as
+        `unfold` without the taps of the last axis, which stands first among the positions. Only where it `slides`.
+        """
+        x = self.padded(x)
+        size = self.out_size_padded(x.shape[2:])[:-1]
+        x = x.movedim(-1, 2).movedim(0, -1).contiguous()  # [C_in, last, *others, N]
+        taps = list(itertools.product(*map(range, self.kernel[:-1])))
+        columns = x.new_empty((x.shape[0], len(taps), x.shape[1], *size, x.shape[-1]))
+        for i, tap in enumerate(taps):
+            columns[:, i] = x[(slice(None), slice(None), *self._windows(tap, size))]
+        return columns.view(x.shape[0] * len(taps), x.shape[1], -1)
+
+    def padded(self, x: Tensor) -> Tensor:
+        if not any(p for pair in self.padding for p in pair):
+            return x
+        flat = [p for pair in reversed(self.padding) for p in pair]
+        return F.pad(x, flat, mode="constant" if self.mode == "zeros" else self.mode)
+
+    def _windows(self, tap: Sequence[int], size: Sequence[int]) -> tuple[slice, ...]:
+        """What one tap sees of the first axes, as many as `size` has."""
+        return tuple(
+            slice(t * d, t * d + s * (o - 1) + 1, s)
+            for t, o, d, s in zip(tap, size, self.dilation, self.stride, strict=False)
+        )
 
     def out_size_padded(self, spatial: Sequence[int]) -> tuple[int, ...]:
         return tuple(

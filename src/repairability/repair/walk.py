@@ -56,18 +56,24 @@ class Station:
 
     def moments(self) -> InputMoments:
         geometry, channels = Geometry.of(self.layer.name, self.module), self.layer.shape[0]
-        filter_size = self.layer.total // channels
-        found = InputMoments(self.groups, filter_size, channels // self.groups)
+        groups, filter_size = self.groups, self.layer.total // channels
+        found = InputMoments(groups, filter_size, channels // groups)
         for x, y in self.pairs:
             images, wanted = geometry.batched(x), self.layer.channels(y)  # [N, C_in, ...], [N, C, P]
-            taps = geometry.every_tap()
-            step = max(1, _COLUMNS // max(1, filter_size * self.groups * wanted.shape[2]))
+            values = groups * filter_size * wanted.shape[2]  # of one image's columns
+            last = 1
+            if geometry.slides:  # the last axis need not be unfolded
+                last, values = geometry.out_size(images.shape[2:])[-1], values // geometry.kernel[-1]
+            step = max(1, _COLUMNS // max(1, values))
             for part, target in zip(images.split(step), wanted.split(step), strict=True):  # type: ignore[no-untyped-call]
-                columns = geometry.unfold(part, taps)  # [C_in * taps, P * N]
-                rows = target.permute(1, 2, 0).reshape(channels, -1)  # [C, P * N]
-                found.update(
-                    columns.view(self.groups, filter_size, -1), rows.view(self.groups, channels // self.groups, -1)
-                )
+                rows = target.unflatten(2, (-1, last)).permute(1, 3, 2, 0)  # [C, last, others, N]
+                rows = rows.reshape(groups, channels // groups, last, -1)
+                if geometry.slides:
+                    columns = geometry.unfold_but_last(part)  # [C_in * other taps, last, others * N]
+                    found.update_sliding(columns.view(groups, -1, *columns.shape[1:]), rows)
+                else:
+                    columns = geometry.unfold(part, geometry.every_tap())  # [C_in * taps, P * N]
+                    found.update(columns.view(groups, filter_size, -1), rows.flatten(2))
         return found
 
 
