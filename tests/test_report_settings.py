@@ -61,6 +61,16 @@ def test_networks_stand_apart_and_are_drawn() -> None:
     assert {line.get_label() for line in figure.axes[0].containers} == {"bn", "cr+bn"}
 
 
+def test_options_and_grids_are_told_shortly() -> None:
+    records = [
+        run(0.5, rule="rr", options={"solver": "exact"}, grid=[0.7, 0.8, 0.9]),
+        run(0.5, rule="erk", conditioned_on="cr"),
+    ]
+    (table,) = study_tables("settings", records)
+    assert table.columns[:4] == ("rule", "options", "conditioned_on", "grid")
+    assert [row[:4] for row in table.rows] == [("rr", "solver=exact", "", "0.7 to 0.9"), ("erk", "", "cr", "paper")]
+
+
 def test_no_runs() -> None:
     (table,) = study_tables("settings", [])
     assert table.rows == []

@@ -91,7 +91,13 @@ def _varying(runs: Sequence[Record]) -> list[str]:
 
 def _values(run: Record, names: Sequence[str]) -> tuple[str, ...]:
     spec = run.spec.to_dict()
-    return tuple(ends(spec[name]) for name in names)
+    return tuple(_told(spec[name]) for name in names)
+
+
+def _told(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={each}" for name, each in value.items())
+    return "" if value is None else ends(value)
 
 
 def _cell(runs: Sequence[Record]) -> str:
