@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repairability.experiments import Store
+from repairability.experiments import Store, read_study
 from repairability.report.studies import SECTIONS, SMOKE
 from test_cli_images import run
 from test_experiments import study_file
@@ -22,7 +22,11 @@ def smoke_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("smoke") / "runs"
 
 
-@pytest.mark.parametrize("study", PAPER + OURS, ids=lambda file: file.stem)
+LONG = [FOLDER / "ours" / f"operators_{network}.toml" for network in ("resnet18", "resnet56")]
+"""The surgeon takes minutes on these networks, whatever the images."""
+
+
+@pytest.mark.parametrize("study", [file for file in PAPER + OURS if file not in LONG], ids=lambda file: file.stem)
 def test_every_study_runs_end_to_end(study: Path, smoke_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "sweep", str(study), "--smoke", "--store", str(smoke_store), "--json")
     assert code == 0, err
@@ -34,6 +38,13 @@ def test_every_study_runs_end_to_end(study: Path, smoke_store: Path, capsys: pyt
         assert SMOKE in table["caption"]
     words = [word for table in found["tables"] for row in [table["columns"], *table["rows"]] for word in row]
     assert any("paper" in word for word in words) or study in OURS or study.stem in ("digits", "detectors")
+
+
+@pytest.mark.parametrize("study", LONG, ids=lambda file: file.stem)
+def test_long_studies_run_nothing_that_a_short_one_does_not(study: Path) -> None:
+    """What is smoked on ResNet20 is what they do on another network."""
+    short = {(spec.score, spec.repair) for spec in read_study(FOLDER / "ours" / "operators_resnet20.toml").specs}
+    assert {(spec.score, spec.repair.partition("@")[0]) for spec in read_study(study).specs} < short
 
 
 def test_the_page_of_a_store(smoke_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

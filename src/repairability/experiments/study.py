@@ -91,16 +91,19 @@ SMOKE_IMAGES = 64
 
 def smoke(study: Study) -> Study:
     """The same study in seconds, end to end: random or digits weights, noise or digits, 64 images, two sparsities
-    (each network's ends), one seed, each network's first data set, a short recalibration. Its figures mean nothing.
+    (each network's ends; the last alone for a score that is dear), one seed, each network's first data set, a short
+    recalibration. Its figures mean nothing.
     """
     first = {spec.model: spec.data for spec in reversed(study.specs)}
     specs = [spec for spec in study.specs if spec.data == first[spec.model]]
     points = {model: sorted({spec.sparsity for spec in specs if spec.model == model}) for model in first}
     seed = min(spec.seed for spec in specs)
-    kept = [
-        spec for spec in specs if spec.sparsity in (points[spec.model][0], points[spec.model][-1]) and spec.seed == seed
-    ]
+    kept = [spec for spec in specs if spec.sparsity in _ends(points[spec.model], spec.score) and spec.seed == seed]
     return replace(study, name=f"{study.name}-smoke", specs=_unique([_smoked(spec) for spec in kept]), smoke=True)
+
+
+def _ends(points: Sequence[float], score: str) -> tuple[float, ...]:
+    return (points[-1],) if score == "second_order" else (points[0], points[-1])
 
 
 def _smoked(spec: RunSpec) -> RunSpec:
