@@ -44,13 +44,13 @@ class Candidate:
 
 
 BEST = (
+    Candidate("global", "second_order", "reconstruct-all"),
     Candidate("erk", "second_order", "reconstruct-all", {"floor": 0.0}),
     Candidate("lamp", "second_order", "reconstruct-all"),
     Candidate("residual", "second_order", "reconstruct-all", {"solver": "exact"}),
-    Candidate("erk", "second_order", "reconstruct-all+bn", {"floor": 0.0}),
     Candidate("lamp", "magnitude", "cr+bn"),
 )
-"""What `best` tries, the most promising first."""
+"""What `best` tries, the most promising first (the study ours/operators_rules)."""
 
 
 def prune_auto(
