@@ -64,10 +64,11 @@ def costs(name: str, shared: Path, folder: Path, count: int | None, only: str | 
     model, images = network(name, shared, folder, count)
     with torch.no_grad():
         one_pass = seconds(lambda: [model(batch) for batch in images.split(128)], 3)  # type: ignore[no-untyped-call]
+    calibration = CalibrationSet(images, min(128, count))
     rows: list[tuple[str, ...]] = []
     for score, repair in (case for case in CASES if only in (None, case[0])):
         start = time.perf_counter()
-        prune(model, CalibrationSet(images), sparsity=about["at"], rule="erk", score=score, repair=repair)
+        prune(model, calibration, sparsity=about["at"], rule="erk", score=score, repair=repair)
         spent = time.perf_counter() - start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         numbers = (f"{spent:.1f}", f"{spent / one_pass:.1f}", f"{peak:.1f}")
