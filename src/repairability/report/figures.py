@@ -102,7 +102,7 @@ def accuracy(data: ReportData, band: tuple[float, float] | None = None) -> Figur
     axes.set(xlabel="target sparsity, %", ylabel="top-1 accuracy, %")
     _title(figure, f"{data.model} on {data.data}")
     _ticks(axes, sparsities(data))
-    _legend(figure, 4)
+    _legend(figure, 4 if max(len(method.label) for method in found) < 18 else 2)  # long labels take half the width
     return figure
 
 
