@@ -12,7 +12,7 @@ from repairability.report import tables as plain
 from repairability.report.estimates import Gap, gaps
 from repairability.report.paper import Number, by_rule, number, paper_table, share
 from repairability.report.studies.gaps import gap_table
-from repairability.report.studies.groups import Group, cells, gap_cells, groups
+from repairability.report.studies.groups import Group, cells, gap_cells, groups, of_the_papers_network
 from repairability.report.studies.section import Draw, Ours, Paper, Section, compare, measured
 from repairability.report.tables import interval, short_percent
 from repairability.transition import Interval, longest_run
@@ -120,7 +120,7 @@ def calibration_size(records: Sequence[Record]) -> Section:
             **by_rule(line),
             **{name: each for name, each in known.items() if each is not None},
         }
-    beside = paper if not ours or any(key in paper for key in ours) else {}
+    beside = paper if not ours or of_the_papers_network(records) else {}
     note = "The sparsity of rr is over all convolution weights."
     note = f"The paper's are of ResNet18 and seed 0 alone. {note}" if beside else note
     title = "Calibration images: top-1 accuracy, %"

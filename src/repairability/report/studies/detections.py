@@ -14,7 +14,7 @@ from repairability.report.estimates import Estimate
 from repairability.report.paper import interval as paper_interval
 from repairability.report.paper import number, paper_table, share
 from repairability.report.studies.accuracies import HEAD, file_name
-from repairability.report.studies.groups import data_name, done, groups, model_name
+from repairability.report.studies.groups import data_name, done, groups, model_name, of_the_papers_network
 from repairability.report.studies.section import Draw, Key, Ours, Paper, Section, compare
 from repairability.report.tables import interval, short_percent
 from repairability.tables import Table
@@ -144,7 +144,7 @@ def consistency(records: Sequence[Record]) -> Section:
         paper[key] = {name: each for name, each in known.items() if each is not None}
     note = "Between minus J, measured at each allocation's own sparsities, and the accuracy after repair, over rules."
     title = "Local-to-joint consistency"
-    beside = paper if not ours or any(key in paper for key in ours) else {}
+    beside = paper if not ours or of_the_papers_network(records) else {}
     return Section([compare(title, HEAD, ours, beside, note=note, scale=1, digits=3)])
 
 

@@ -67,6 +67,11 @@ def done(records: Sequence[Record], task: str = "prune") -> list[Record]:
     return list({json.dumps(record.spec.to_dict(), sort_keys=True): record for record in good}.values())
 
 
+def of_the_papers_network(records: Sequence[Record]) -> bool:
+    """Whether some of the runs are of ResNet18, so that the paper's numbers of it belong beside them."""
+    return any(model_name(record.spec.model) == "ResNet18" for record in records)
+
+
 def groups(records: Sequence[Record], model: str | None = None) -> list[Group]:
     """One group per setting, in the order of the records. `place` is the data set, with the network where it is not
     `model` (the paper's name of the one a table is about), and whatever else tells settings apart.
