@@ -107,3 +107,14 @@ def test_names_and_callables() -> None:
     assert get_score("second_order") is SCORES["second_order"]
     with pytest.raises(InputError, match="unknown score 'second-order'.*second_order"):
         get_score("second-order")
+
+
+def test_second_order_on_a_gram_that_rounding_left_indefinite() -> None:
+    """Centred moments of inputs that hardly vary are differences of large sums: eigenvalues below zero, beyond the ridge."""
+    random = torch.Generator().manual_seed(0)
+    weights = torch.randn(1, 3, 6, dtype=torch.float64, generator=random)
+    gram = torch.eye(6, dtype=torch.float64)[None].clone()
+    gram[0, 0, 1] = gram[0, 1, 0] = 1.5
+    problem = LeastSquares(weights, gram, gram @ weights.mT, torch.ones(1, 3), torch.ones(1, 6), torch.ones(1, 3))
+    mask = get_score("second_order")(problem, 9)
+    assert int((~mask).sum()) == 9

@@ -127,7 +127,7 @@ def _eliminate(weights: Tensor, image: Tensor, gram: Tensor, index: Tensor, inve
         left = weights.isinf().to(torch.uint8).argsort(dim=1, stable=True)[:, :size]  # [C, n], ascending
         index, image = index.gather(1, left), image.gather(1, left)
         if size <= fresh // 2:
-            factor = _cholesky(_sub_grams(gram, index))
+            factor = cholesky(_sub_grams(gram, index))
             inverse = torch.cholesky_inverse(factor)
             weights = torch.cholesky_solve(image[:, :, None], factor)[:, :, 0]
             pivots = torch.maximum(inverse.diagonal(dim1=1, dim2=2), _least_pivots(gram, index))
@@ -244,7 +244,7 @@ def _refit(gram: Tensor, image: Tensor, index: Tensor, *, pivots: bool) -> tuple
     fitted, diagonal = torch.empty_like(right), torch.empty_like(right)
     rows = torch.arange(filters, device=gram.device)
     for chunk in _chunks(rows, torch.full_like(rows, size), None, BATCH_BYTES):
-        factor = _cholesky(_sub_grams(gram, index[chunk]))
+        factor = cholesky(_sub_grams(gram, index[chunk]))
         fitted[chunk] = torch.cholesky_solve(right[chunk, :, None], factor)[:, :, 0]
         if pivots:
             diagonal[chunk] = torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
@@ -271,7 +271,7 @@ def solve_on_support(gram: Tensor, right: Tensor, support: Tensor) -> Tensor:
         index = place[rows, inputs - size :]  # [C, n]
         absent = size - sizes[rows]  # [C]
         known = right[rows].gather(1, index).masked_fill_(_leading(absent, size), 0.0)  # [C, n]
-        factor = _cholesky(_sub_grams(gram, index, absent))
+        factor = cholesky(_sub_grams(gram, index, absent))
         found = torch.cholesky_solve(known[:, :, None], factor)[:, :, 0]
         answer[rows] = answer[rows].scatter_(1, index, found)  # the padding's places get its zeros
     return answer
@@ -353,11 +353,11 @@ def _least_pivots(gram: Tensor, index: Tensor) -> Tensor:
 
 def _inverse(gram: Tensor) -> Tensor:
     """The inverse of a Gram [n, n], or of each of [C, n, n]."""
-    found: Tensor = torch.cholesky_inverse(_cholesky(gram if gram.ndim == 3 else gram[None]))
+    found: Tensor = torch.cholesky_inverse(cholesky(gram if gram.ndim == 3 else gram[None]))
     return found.view(gram.shape)
 
 
-def _cholesky(grams: Tensor) -> Tensor:
+def cholesky(grams: Tensor) -> Tensor:
     """Lower factors of [C, n, n]. Those that are singular to working precision get a ridge, growing tenfold from 1e-12
     of the mean diagonal, until every squared pivot is above rounding: n eps h_pp."""
     factors: Tensor

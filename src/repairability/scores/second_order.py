@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from repairability.moments import LeastSquares
-from repairability.surgeon import Trace, mask_of, removal_trace, wide_trace
+from repairability.surgeon import Trace, cholesky, mask_of, removal_trace, wide_trace
 
 EXACT = 768
 """Filters with more inputs than this are cut first; the surgeon is exact up to here."""
@@ -44,7 +44,7 @@ class SecondOrder:
     def _of_group(self, problem: LeastSquares, g: int, count: int | None) -> Trace:
         gram, weights, scale = problem.damped(g, self.ridge), problem.weights[g], problem.unit[g].square()
         # with the ridge toward the dense weights: (G + ridge) (w - w_dense) = c - G w_dense
-        step = torch.cholesky_solve(problem.cross[g] - problem.gram[g] @ weights.mT, torch.linalg.cholesky(gram))
+        step = torch.cholesky_solve(problem.cross[g] - problem.gram[g] @ weights.mT, cholesky(gram[None])[0])
         best = weights + step.mT
         inputs = gram.shape[0]
         if inputs <= EXACT:
