@@ -110,7 +110,7 @@ def test_names_and_callables() -> None:
 
 
 def test_second_order_on_a_gram_that_rounding_left_indefinite() -> None:
-    """Centred moments of inputs that hardly vary are differences of large sums: eigenvalues below zero, beyond the ridge."""
+    """Centred moments of inputs that hardly vary are differences of large sums: some eigenvalues fall below zero."""
     random = torch.Generator().manual_seed(0)
     weights = torch.randn(1, 3, 6, dtype=torch.float64, generator=random)
     gram = torch.eye(6, dtype=torch.float64)[None].clone()
