@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from timing import machine, seconds
 from torch import Tensor
 
-from repairability.surgeon import Trace, curve_of, removal_trace, solve_on_support, wide_trace
+from repairability.grams import solve_on_support
+from repairability.surgeon import Trace, curve_of, removal_trace, wide_trace
 
 FILTERS, CHANNELS = 64, 64
 

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
     ["errors", "tables", "progress", "provenance", "_files", "_frames", "_torch", "_vision"],
-    ["layers", "sums", "moments", "unfold", "curves", "allocation", "evaluation", "models", "data"],
+    ["layers", "sums", "moments", "grams", "unfold", "curves", "allocation", "evaluation", "models", "data"],
     ["calibration", "trace", "training", "transition", "solvers", "surgeon"],
     ["masks", "streams", "rules", "inference"],
     ["scores"],

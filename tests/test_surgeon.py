@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import reference
-from repairability import surgeon
 from repairability.errors import InputError
-from repairability.surgeon import Trace, curve_of, mask_of, removal_trace, solve_on_support, wide_trace
+from repairability.grams import solve_on_support
+from repairability.surgeon import Trace, curve_of, mask_of, removal_trace, wide_trace
 
 
 def problem(seed: int, filters: int, inputs: int, samples: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -262,40 +262,6 @@ def test_wide_forgets_no_tie_and_no_empty_filter() -> None:
     empty = wide_trace(torch.zeros(2, 9), torch.eye(9, dtype=torch.float64), torch.ones(2), limit=2)
     assert empty.order.tolist() == [list(range(9))] * 2
     assert not empty.increase.any()
-
-
-@pytest.mark.parametrize("batch", [1, 8 * 30 * 30 * 3, surgeon.BATCH_BYTES])
-def test_solving_on_supports_is_solving_filter_by_filter(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surgeon, "BATCH_BYTES", batch)
-    right, gram, _ = smooth_problem(9, 20, 30, 200)
-    density = torch.linspace(0, 1, 20)[:, None]
-    support = torch.rand(20, 30, generator=torch.Generator().manual_seed(9)) < density
-    support[0], support[19] = False, True
-    found = solve_on_support(gram, right, support)
-    assert not found[~support].any()
-    torch.testing.assert_close(found, reference.solve_on(gram, right, support), rtol=1e-10, atol=1e-12)
-
-
-def test_solving_on_a_singular_support_still_solves() -> None:
-    weights, gram, _ = problem(10, 6, 30, samples=7)
-    gram[:, 4], gram[4] = 0.0, 0.0
-    support = torch.rand(6, 30, generator=torch.Generator().manual_seed(10)) < 0.7
-    support[:, 4] = True
-    right = weights @ gram
-    found = solve_on_support(gram, right, support)
-    assert found.isfinite().all()
-    assert not found[~support].any()
-    left = torch.where(support, found @ gram - right, 0.0)  # consistent: the right side lies in the Gram's range
-    assert float(left.norm() / right.norm()) < 1e-6
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_rounding_is_not_taken_for_a_pivot(seed: int) -> None:
-    """Proportional inputs leave a pivot of rounding, by chance positive; an answer from it would be some 1e16 large."""
-    _, one, _ = problem(seed, 1, 1)
-    gram = one * torch.tensor([[1.0, 3.0], [3.0, 9.0]], dtype=torch.float64)
-    found = solve_on_support(gram, torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool))
-    assert float(found.abs().max()) < 1e14 / float(gram.diagonal().mean())
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -18,9 +18,16 @@ import torch
 from torch import Tensor
 
 from repairability.errors import InputError
-
-BATCH_BYTES = 256 * 2**20
-"""A batch of gathered Grams is at most this large (or one matrix); two or three such batches live at once."""
+from repairability.grams import (
+    BATCH_BYTES,
+    absent_first,
+    checked_support,
+    cholesky,
+    chunks,
+    inverse_of,
+    sub_grams,
+    sub_matrices,
+)
 
 TRACE_BYTES = 64 * 2**20
 """The same for the inverses that `removal_trace` carries along: smaller, for the sake of the cache."""
@@ -58,21 +65,21 @@ def removal_trace(
     """
     weights, gram, scale = _checked(weights, gram, scale)
     inputs = weights.shape[1]
-    present = torch.ones_like(weights, dtype=torch.bool) if start is None else _support(start, weights)
+    present = torch.ones_like(weights, dtype=torch.bool) if start is None else checked_support(start, weights)
     weights = weights.masked_fill(~present, 0.0)  # [R, K]
     image = weights @ gram  # [R, K], h w
-    place = _absent_first(present)  # [R, K]
+    place = absent_first(present)  # [R, K]
     forced = (~present).sum(1)  # [R]
     order, increase = place.clone(), torch.zeros_like(weights)
-    whole = _inverse(gram) if bool((forced == 0).any()) else None
-    for rows in _chunks(forced.argsort(stable=True), inputs - forced, rows_at_once, TRACE_BYTES):
+    whole = inverse_of(gram) if bool((forced == 0).any()) else None
+    for rows in chunks(forced.argsort(stable=True), inputs - forced, rows_at_once, TRACE_BYTES):
         size = inputs - int(forced[rows].min())
         index = place[rows, inputs - size :]  # [C, n]
         absent = forced[rows] - (inputs - size)  # [C], the leading places of `index` that hold no weight
         if whole is not None and int(forced[rows].max()) == 0:
             base = whole.expand(len(rows), size, size)
         else:
-            base = _inverse(_sub_grams(gram, index, absent))  # [C, n, n]
+            base = inverse_of(sub_grams(gram, index, absent))  # [C, n, n]
         held, right = weights[rows].gather(1, index), image[rows].gather(1, index)  # [C, n]
         steps, costs = _eliminate(held, right, gram, index, base)
         order[rows, inputs - size :] = steps
@@ -83,7 +90,7 @@ def removal_trace(
 def _eliminate(weights: Tensor, image: Tensor, gram: Tensor, index: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
     """(order, cost) [C, n] of a chunk: filter c has weights[c] at the inputs index[c], inverse[c] is theirs [C, n, n].
 
-    Places that hold no weight (at most a quarter, by `_chunks`) lead, with weight 0 and an identity: they go first.
+    Places that hold no weight (at most a quarter, by `chunks`) lead, with weight 0 and an identity: they go first.
 
     Removing weights one by one is a Cholesky factorisation of h_S⁻¹ whose pivots the costs choose. Hence its blocked
     form: with u_1 .. u_j the columns since the last update, h_S⁻¹ = inverse - Σ u u', so a step reads one row of the
@@ -127,14 +134,14 @@ def _eliminate(weights: Tensor, image: Tensor, gram: Tensor, index: Tensor, inve
         left = weights.isinf().to(torch.uint8).argsort(dim=1, stable=True)[:, :size]  # [C, n], ascending
         index, image = index.gather(1, left), image.gather(1, left)
         if size <= fresh // 2:
-            factor = cholesky(_sub_grams(gram, index))
+            factor = cholesky(sub_grams(gram, index))
             inverse = torch.cholesky_inverse(factor)
             weights = torch.cholesky_solve(image[:, :, None], factor)[:, :, 0]
             pivots = torch.maximum(inverse.diagonal(dim1=1, dim2=2), _least_pivots(gram, index))
             fresh = size
         else:
             columns = columns.gather(2, left[:, None].expand(-1, block, -1))
-            inverse = _sub_matrices(inverse, left).baddbmm_(columns.mT, columns, alpha=-1.0)
+            inverse = sub_matrices(inverse, left).baddbmm_(columns.mT, columns, alpha=-1.0)
             weights, pivots = weights.gather(1, left), pivots.gather(1, left)
 
 
@@ -211,7 +218,7 @@ def wide_trace(weights: Tensor, gram: Tensor, scale: Tensor, *, limit: int, keep
         return removal_trace(weights, gram, scale)
     image = weights @ gram  # [R, K]
     index = torch.arange(inputs, device=gram.device).expand(filters, inputs)  # [R, n], ascending
-    fitted, pivots = weights, _inverse(gram).diagonal().expand(filters, inputs)  # [R, n]
+    fitted, pivots = weights, inverse_of(gram).diagonal().expand(filters, inputs)  # [R, n]
     order, increase = [], []
     loss = weights.new_zeros(filters)  # [R], unscaled
     for size in cuts:
@@ -243,41 +250,12 @@ def _refit(gram: Tensor, image: Tensor, index: Tensor, *, pivots: bool) -> tuple
     right = image.gather(1, index)
     fitted, diagonal = torch.empty_like(right), torch.empty_like(right)
     rows = torch.arange(filters, device=gram.device)
-    for chunk in _chunks(rows, torch.full_like(rows, size), None, BATCH_BYTES):
-        factor = cholesky(_sub_grams(gram, index[chunk]))
+    for chunk in chunks(rows, torch.full_like(rows, size), None, BATCH_BYTES):
+        factor = cholesky(sub_grams(gram, index[chunk]))
         fitted[chunk] = torch.cholesky_solve(right[chunk, :, None], factor)[:, :, 0]
         if pivots:
             diagonal[chunk] = torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
     return fitted, diagonal
-
-
-def solve_on_support(gram: Tensor, right: Tensor, support: Tensor) -> Tensor:
-    """x [R, K] with h_SS x_S = right_S on each filter's support S, and zero elsewhere; float64.
-
-    Filters are sorted by the size of their support and solved in batches, padded with the identity. A batch is at most
-    BATCH_BYTES (or one matrix); two or three live at once. Where h_SS is singular to working precision, a ridge is
-    added that grows from 1e-12 of its mean diagonal until it is not.
-    """
-    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or right.ndim != 2 or right.shape[1] != gram.shape[0]:
-        raise InputError(f"a Gram {tuple(gram.shape)} does not fit right-hand sides {tuple(right.shape)}")
-    gram, right = gram.detach().double(), right.detach().double()
-    support = _support(support, right)
-    inputs = right.shape[1]
-    sizes = support.sum(1)  # [R]
-    place = _absent_first(support)  # [R, K]
-    answer = torch.zeros_like(right)
-    for rows in _chunks(sizes.argsort(descending=True, stable=True), sizes, None, BATCH_BYTES):
-        size = int(sizes[rows].max())
-        index = place[rows, inputs - size :]  # [C, n]
-        absent = size - sizes[rows]  # [C]
-        known = right[rows].gather(1, index).masked_fill_(_leading(absent, size), 0.0)  # [C, n]
-        factor = cholesky(_sub_grams(gram, index, absent))
-        found = torch.cholesky_solve(known[:, :, None], factor)[:, :, 0]
-        answer[rows] = answer[rows].scatter_(1, index, found)  # the padding's places get its zeros
-    return answer
-
-
-# --- Grams of supports --------------------------------------------------------------------------------------------
 
 
 def _checked(weights: Tensor, gram: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -289,95 +267,6 @@ def _checked(weights: Tensor, gram: Tensor, scale: Tensor) -> tuple[Tensor, Tens
     return weights.detach().double(), gram.detach().double(), scale.detach().double()
 
 
-def _support(support: Tensor, like: Tensor) -> Tensor:
-    if support.dtype != torch.bool or support.shape != like.shape:
-        raise InputError(f"a support must be bool {tuple(like.shape)}, not {support.dtype} {tuple(support.shape)}")
-    return support.to(like.device)
-
-
-def _absent_first(present: Tensor) -> Tensor:
-    """[R, K]: the inputs of each filter, first those where it has no weight, each part ascending."""
-    return present.to(torch.uint8).argsort(dim=1, stable=True)
-
-
-def _leading(absent: Tensor, size: int) -> Tensor:
-    """bool [C, n]: the first absent[c] places of each row."""
-    return torch.arange(size, device=absent.device) < absent[:, None]
-
-
-def _chunks(rows: Tensor, sizes: Tensor, rows_at_once: int | None, limit: int) -> list[Tensor]:
-    """`rows` in order, in chunks that padded to their largest size stay within `limit` bytes; rows of size 0 left out.
-
-    `rows` come largest first, so a chunk's first row is its largest. A row of less than 3/4 of that begins a new chunk:
-    Cholesky's work goes with the cube of the size.
-    """
-    chunks: list[list[int]] = []
-    largest = room = 0
-    for row, size in zip(rows.tolist(), sizes[rows].tolist(), strict=True):
-        if size == 0:
-            continue
-        if room == 0 or size < 0.75 * largest:
-            chunks.append([])
-            largest, room = size, rows_at_once or max(1, limit // (8 * size * size))
-        chunks[-1].append(row)
-        room -= 1
-    return [torch.tensor(chunk, device=rows.device) for chunk in chunks]
-
-
-def _sub_grams(gram: Tensor, index: Tensor, absent: Tensor | None = None) -> Tensor:
-    """[C, n, n]: the Gram at each row's inputs; the first absent[c] places of a row become those of an identity."""
-    found = _sub_matrices(gram.expand(len(index), -1, -1), index)
-    if absent is not None and bool((absent > 0).any()):
-        padding = _leading(absent, index.shape[1])  # [C, n]
-        found.masked_fill_(padding[:, :, None] | padding[:, None, :], 0.0)
-        found.diagonal(dim1=1, dim2=2).masked_fill_(padding, 1.0)
-    return found
-
-
-def _sub_matrices(matrices: Tensor, index: Tensor) -> Tensor:
-    """[C, n, n] of [C, N, N]: each matrix at its own rows and columns.
-
-    One matrix at a time, whole rows first: half the time of one indexing by [C, n, 1] and [C, 1, n].
-    """
-    chunk, size = index.shape
-    found = matrices.new_empty(chunk, size, size)
-    for matrix, at, out in zip(matrices, index, found, strict=True):
-        torch.gather(matrix.index_select(0, at), 1, at.expand(size, size), out=out)
-    return found
-
-
 def _least_pivots(gram: Tensor, index: Tensor) -> Tensor:
     """1 / h_pp, the least that [h_S⁻¹]_pp can be for any S with p in it."""
     return gram.diagonal().clamp(min=torch.finfo(gram.dtype).tiny)[index].reciprocal_()
-
-
-def _inverse(gram: Tensor) -> Tensor:
-    """The inverse of a Gram [n, n], or of each of [C, n, n]."""
-    found: Tensor = torch.cholesky_inverse(cholesky(gram if gram.ndim == 3 else gram[None]))
-    return found.view(gram.shape)
-
-
-def cholesky(grams: Tensor) -> Tensor:
-    """Lower factors of [C, n, n]. Those that are singular to working precision get a ridge, growing tenfold from 1e-12
-    of the mean diagonal, until every squared pivot is above rounding: n eps h_pp."""
-    factors: Tensor
-    factors, info = torch.linalg.cholesky_ex(grams)
-    diagonals = grams.diagonal(dim1=1, dim2=2)  # [C, n]
-    unit = diagonals.abs().mean(1)  # [C]
-    unit = torch.where(unit > 0, unit, torch.ones_like(unit))
-    rounding = grams.shape[1] * torch.finfo(grams.dtype).eps
-    ridge = 1e-12
-    singular = _singular(factors, info, diagonals, rounding)
-    while bool(singular.any()):
-        some = grams[singular].clone()
-        some.diagonal(dim1=1, dim2=2).add_(ridge * unit[singular, None])
-        factors[singular], info[singular] = torch.linalg.cholesky_ex(some)
-        singular = _singular(factors, info, diagonals + ridge * unit[:, None] * singular[:, None], rounding)
-        ridge *= 10
-    return factors
-
-
-def _singular(factors: Tensor, info: Tensor, diagonals: Tensor, rounding: float) -> Tensor:
-    pivots = factors.diagonal(dim1=1, dim2=2).square()  # [C, n]
-    bad: Tensor = (info != 0) | ~(pivots > rounding * diagonals).all(1)
-    return bad

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
+from repairability.grams import solve_on_support
 from repairability.layers import KINDS, Layers, prunable_layers
 from repairability.moments import InputMoments, LeastSquares, filters_of
 from repairability.repair.statistics import Statistics
 from repairability.repair.walk import IMAGES, Station, walk
-from repairability.surgeon import solve_on_support
 
 RIDGE = 1e-3
 
