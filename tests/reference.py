@@ -278,11 +278,11 @@ def reconstruct(dense: nn.Module, pruned: nn.Module, order: list[str], images: T
                 inputs = columns[:, g * size : (g + 1) * size]
                 centred, wanted = inputs - inputs.mean(0), targets[:, r] - targets[:, r].mean()
                 level = (centred.square().mean(0)).mean()
+                strength = ridge * (1 + 100 * size / len(inputs))
                 kept = layer.weight[r].flatten() != 0
                 start = original[r].flatten()[kept]
-                a = torch.cat(
-                    [centred[:, kept], torch.eye(int(kept.sum()), dtype=x.dtype) * (ridge * level * len(inputs)).sqrt()]
-                )
+                held = torch.eye(int(kept.sum()), dtype=x.dtype) * (strength * level * len(inputs)).sqrt()
+                a = torch.cat([centred[:, kept], held])
                 b = torch.cat([wanted - centred[:, kept] @ start, torch.zeros(int(kept.sum()), dtype=x.dtype)])
                 row = torch.zeros(size, dtype=x.dtype)
                 row[kept] = start + torch.linalg.lstsq(a, b[:, None]).solution[:, 0]

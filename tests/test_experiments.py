@@ -83,6 +83,10 @@ def test_ids_are_frozen() -> None:
 
 def test_what_is_at_its_default_is_not_in_the_id() -> None:
     base = {"model": "resnet18", "data": "cifar100"}
+    for fit in ({"score": "second_order"}, {"repair": "reconstruct-all+bn"}, {"conditioned_on": "reconstruct"}):
+        assert RunSpec.read({**base, **fit}).fits
+    assert not RunSpec.read({**base, "score": "activation", "repair": "affine"}).fits
+    assert RunSpec.read({**base, "repair": "reconstruct"}).run_id({}) == "643982b83ee0b1e0"
     assert RunSpec.read({**base, "sparsity": 0.95, "rule": "rr"}).run_id({}) == RunSpec.read(base).run_id({})
     assert RunSpec.read({**base, "rule": "erk"}).run_id({}) != RunSpec.read(base).run_id({})
     assert RunSpec.read(base).run_id({"weights": "a"}) != RunSpec.read(base).run_id({"weights": "b"})

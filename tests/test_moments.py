@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
 
 from repairability.moments import InputMoments, LeastSquares
+from repairability.repair.reconstruct import refitted
 from repairability.unfold import Geometry
 
 
@@ -77,3 +80,25 @@ def test_a_gram_of_nothing_is_damped_to_ones() -> None:
     moments.update(torch.zeros(1, 3, 5), torch.zeros(1, 1, 5))
     nothing = LeastSquares.of(moments, torch.ones(1, 1, 3, dtype=torch.float64), torch.ones(1, 1), centred=True)
     assert torch.equal(nothing.damped(0, 1e-3), torch.eye(3, dtype=torch.float64))
+
+
+def test_the_ridge_grows_with_the_unknowns_per_sample() -> None:
+    """As many samples as unknowns: without it the fit meets every sample, noise and all, and nothing else."""
+    random = torch.Generator().manual_seed(0)
+    truth = torch.randn(1, 1, 32, dtype=torch.float64, generator=random)
+
+    def problem(count: int) -> LeastSquares:
+        x = torch.randn(1, 32, count, dtype=torch.float64, generator=random)
+        y = truth @ x + 2 * torch.randn(1, 1, count, dtype=torch.float64, generator=random)
+        moments = InputMoments(1, 32, 1)
+        moments.update(x, y)
+        return LeastSquares.of(moments, truth, torch.ones(1, 1), centred=False)
+
+    scarce, plenty = problem(32), problem(3200)
+    for given, expected in ((scarce, 1e-3 * 101), (plenty, 1e-3 * 2)):
+        added = given.damped(0, 1e-3) - given.gram[0]
+        torch.testing.assert_close(added.diagonal(), (expected * given.gram[0].diagonal().mean()).expand(32))
+        assert float(given.damped(0, 0.0).sub(given.gram[0]).abs().max()) < 1e-11
+    everywhere = torch.ones(1, 1, 32, dtype=torch.bool)
+    blind = float((refitted(dataclasses.replace(scarce, samples=10**9), everywhere, 1e-3) - truth).norm())
+    assert float((refitted(scarce, everywhere, 1e-3) - truth).norm()) < 0.5 * blind

@@ -115,6 +115,6 @@ def test_second_order_on_a_gram_that_rounding_left_indefinite() -> None:
     weights = torch.randn(1, 3, 6, dtype=torch.float64, generator=random)
     gram = torch.eye(6, dtype=torch.float64)[None].clone()
     gram[0, 0, 1] = gram[0, 1, 0] = 1.5
-    problem = LeastSquares(weights, gram, gram @ weights.mT, torch.ones(1, 3), torch.ones(1, 6), torch.ones(1, 3))
+    problem = LeastSquares(weights, gram, gram @ weights.mT, torch.ones(1, 3), torch.ones(1, 6), torch.ones(1, 3), 999)
     mask = get_score("second_order")(problem, 9)
     assert int((~mask).sum()) == 9

@@ -10,6 +10,9 @@ from torch import Tensor
 _STRIPE = 144
 """Rows of a Gram at a time; narrower products are slower than what they save."""
 
+SCARCITY = 100
+"""How much a ridge grows with the unknowns per sample (see `LeastSquares.damped`)."""
+
 
 class InputMoments:
     """Sums over samples and positions, per group of the layer: of its input columns x [K] and of its targets y [R].
@@ -117,7 +120,7 @@ class LeastSquares:
 
     weights [G, R, K]: the dense ones. gram [G, K, K], cross [G, K, R], power [G, R]: means of x x', x y', y^2, centred
     where a bias or a BatchNorm takes the mean. square [G, K]: the mean of x^2, never centred. unit [G, R]: what a step
-    of each output is worth where it is felt.
+    of each output is worth where it is felt. samples: the values, images times positions, that the means are of.
     """
 
     weights: Tensor
@@ -126,18 +129,26 @@ class LeastSquares:
     power: Tensor
     square: Tensor
     unit: Tensor
+    samples: int
 
     @classmethod
     def of(cls, moments: InputMoments, weights: Tensor, unit: Tensor, *, centred: bool) -> LeastSquares:
         gram = moments.gram(centred=centred)
         square = moments.xx.diagonal(dim1=1, dim2=2) / moments.n
-        return cls(weights, gram, moments.cross(centred=centred), moments.power(centred=centred), square, unit)
+        cross, power = moments.cross(centred=centred), moments.power(centred=centred)
+        return cls(weights, gram, cross, power, square, unit, moments.n)
 
     def damped(self, group: int, ridge: float) -> Tensor:
-        """The Gram [K, K] with `ridge` times its mean diagonal on the diagonal; one that is all zero gets ones."""
+        """The Gram [K, K] with ridge (1 + SCARCITY K / n) times its mean diagonal on the diagonal; one that is all zero
+        gets ones.
+
+        Of n samples a Gram of K inputs knows its directions to about K / n of its mean diagonal. Where n is not far
+        above K, a fit follows that noise: worst at n = K, where it can meet every sample exactly.
+        """
         gram = self.gram[group]
         level = float(gram.diagonal().mean())
-        return gram + torch.eye(len(gram), dtype=gram.dtype) * (max(ridge, 1e-12) * level if level > 0 else 1.0)
+        share = max(ridge * (1 + SCARCITY * len(gram) / self.samples), 1e-12)
+        return gram + torch.eye(len(gram), dtype=gram.dtype) * (share * level if level > 0 else 1.0)
 
     def error(self, weights: Tensor) -> Tensor:
         """mean |y - x'w|^2 for other weights [G, R, K]: power - 2 c'w + w'G w, per output [G, R]."""

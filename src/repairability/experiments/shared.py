@@ -20,7 +20,7 @@ from repairability.data import Data, load_data
 from repairability.diagnostics import Diagnosis, diagnose
 from repairability.evaluation import Metrics, evaluate
 from repairability.experiments.cache import cached, cached_all, key_of, pack_diagnosis, unpack_diagnosis
-from repairability.experiments.spec import RunSpec
+from repairability.experiments.spec import FIT_VERSION, RunSpec
 from repairability.experiments.store import Store
 from repairability.inference import for_inference
 from repairability.layers import Layers, prunable_layers
@@ -171,7 +171,7 @@ class Shared:
         with self.stages("diagnose"):
             about = (_digest(self.model), self.calibration.fingerprint, grid, repair, spec.observe, spec.threads)
             # only the curves of a refit know of scores
-            key = key_of(*about, *([spec.score] if fit_of(get_repair(repair)) else []))
+            key = key_of(*about, *([spec.score, FIT_VERSION] if fit_of(get_repair(repair)) else []))
             return unpack_diagnosis(cached(self.store, "diagnosis", key, measure)[0])
 
     def metrics(self, model: nn.Module, stage: str = "evaluate") -> Metrics:

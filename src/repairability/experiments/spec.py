@@ -15,11 +15,15 @@ from repairability.diagnostics import OBSERVE
 from repairability.errors import InputError, unknown
 from repairability.pipeline import AUTO
 from repairability.repair import get_repair
+from repairability.repair.reconstruct import fit_of
 from repairability.rules import RULES
 from repairability.scores import SCORES
 
 VERSION = 1
 """Part of every id: raised when the computation changes, a default included."""
+
+FIT_VERSION = 2
+"""The same for runs that solve least squares. 2: the ridge grows with the unknowns per sample."""
 
 
 class RunSpec(BaseModel):
@@ -92,6 +96,12 @@ class RunSpec(BaseModel):
             given = "" if first["type"] == "missing" else f", not {first['input']!r}"
             raise InputError(f"{name}: {first['msg']}{given}") from error
 
+    @property
+    def fits(self) -> bool:
+        """Whether least squares decide anything: the weights that go, what becomes of the others, or the curves."""
+        repairs = [get_repair(name) for name in (self.repair, self.conditioned_on) if name is not None]
+        return self.score == "second_order" or any(fit_of(repair) for repair in repairs)
+
     def to_dict(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
 
@@ -101,7 +111,8 @@ class RunSpec(BaseModel):
 
     def run_id(self, contents: Mapping[str, str]) -> str:
         """`contents` replaces the names of files by hashes of what is in them: {"weights": ..., "data": ...}."""
-        text = json.dumps({"version": VERSION, **self.differences(), **contents}, sort_keys=True)
+        fit = {"fit_version": FIT_VERSION} if self.fits else {}
+        text = json.dumps({"version": VERSION, **fit, **self.differences(), **contents}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -24,9 +24,10 @@ Choose = Callable[[str, LeastSquares], Tensor]
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Per filter, on the weights S that stay: min |y - X_S w|^2 / n + ridge m |w - w_dense|^2, with m the mean diagonal
+    """Per filter, on the weights S that stay: min |y - X_S w|^2 / n + rho m |w - w_dense|^2, with m the mean diagonal
     of X'X / n, X the inputs that the network repaired so far delivers and y the dense network's output (`walk` says how
-    a shortcut's error enters y). In closed form: (G_SS + ridge m) (w - w_dense) = c_S - G_SS w_dense.
+    a shortcut's error enters y). In closed form: (G_SS + rho m) (w - w_dense) = c_S - G_SS w_dense. With K inputs and n
+    samples rho = ridge (1 + 100 K / n): the fewer samples, the nearer the weights stay to the dense ones.
 
     X and y are centred where the layer has a bias or a BatchNorm of its own behind it, which then takes the mean. With
     `choose` the masks are chosen on the way, on the inputs that the repaired network delivers. `everything` also refits
