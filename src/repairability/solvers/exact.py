@@ -40,7 +40,8 @@ def exact(problem: Problem) -> list[int]:
             integrality=np.ones(len(costs)),
             bounds=optimize.Bounds(0, 1),
             constraints=constraints,
-            options={"mip_rel_gap": 0},
+            # with its presolve, HiGHS now and then prints a line of its own to stdout, asked to be silent or not
+            options={"mip_rel_gap": 0, "presolve": False},
         )
         if answer.x is None:
             if len(constraints) > 2:  # every selection the tolerance let in was cut off; the greedy's is what is left
