@@ -319,3 +319,20 @@ def test_diagnose_conditioned_on_a_refit(place: Path, capsys: pytest.CaptureFixt
     found = json.loads(out)
     assert found["repair"] == "reconstruct"
     assert all(0 <= x["values"][0] <= x["values"][1] for x in found["residual"])
+
+
+def test_random_weights_are_mentioned_and_trained_ones_are_at_hand(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "evaluate", *DIGITS, "--json")
+    assert code == 0
+    assert "digits has random weights (seed 0)" in err
+    assert json.loads(out)["top1"] < 0.3
+    code, out, err = run(capsys, "evaluate", *DIGITS, "--weights", "trained", "--json")
+    assert code == 0
+    assert "random" not in err
+    assert json.loads(out)["top1"] > 0.9
+    assert "random" not in run(capsys, "layers", "digits")[2]
+    code, _, err = run(capsys, "evaluate", "resnet20", "--data", "digits", "--weights", "trained")
+    assert code == 2
+    assert "only digits is trained on the spot, not resnet20" in err

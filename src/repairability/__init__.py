@@ -3,7 +3,7 @@
 Ask, layer by layer, how much of the damage of pruning a cheap repair can mend; allocate sparsity by the answer.
 """
 
-from repairability import models
+from repairability import models, training
 from repairability.allocation import Allocation
 from repairability.calibration import CalibrationSet
 from repairability.curves import Curves
@@ -52,4 +52,5 @@ __all__ = [
     "prune",
     "prune_many",
     "repair_model",
+    "training",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from repairability.cli import learn, locate, measure, plan, show, studies
-from repairability.cli.options import notices
+from repairability.cli.options import note, notices
 from repairability.errors import RepairabilityError
 
 app = typer.Typer(
@@ -43,7 +43,7 @@ def ending_well(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def _notice(message: Warning | str, *_: Any, **__: Any) -> None:
-    notices.print(f"note: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    note(message)
 
 
 app.command("layers")(ending_well(plan.layers_verb))

@@ -20,6 +20,7 @@ from repairability.errors import InputError
 from repairability.layers import FIRST_CONV, Layers, prunable_layers
 from repairability.models import create_model
 from repairability.tables import Table
+from repairability.training import TRAINED, digits_network
 
 notices = Console(stderr=True)
 
@@ -33,7 +34,9 @@ ModelName = Annotated[
 WeightsFile = Annotated[
     str | None,
     typer.Option(
-        "--weights", metavar="FILE", help="State dict (safetensors, or torch read weights-only), or 'imagenet'."
+        "--weights",
+        metavar="FILE",
+        help="State dict (safetensors, or torch read weights-only), 'imagenet', or for digits 'trained'.",
     ),
 ]
 NumClasses = Annotated[int | None, typer.Option("--num-classes", help="Classes of the model's head.")]
@@ -67,7 +70,27 @@ Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps ..
 Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads. Default: torch's own choice.")]
 
 
-def network(name: str, weights: str | None, num_classes: int | None, seed: int = 0, device: str = "cpu") -> nn.Module:
+def note(message: object) -> None:
+    notices.print(f"note: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
+def network(
+    name: str,
+    weights: str | None,
+    num_classes: int | None,
+    seed: int = 0,
+    device: str = "cpu",
+    *,
+    layers_only: bool = False,
+) -> nn.Module:
+    """Random weights are mentioned, unless only the layers are asked for: on images such a network means little."""
+    if weights == TRAINED:
+        if name != "digits":
+            raise InputError(f"only digits is trained on the spot, not {name}; see `repairability finetune --help`")
+        return digits_network(load_data("digits")).to(device_of(device))
+    if weights is None and not layers_only:
+        more = ", or 'trained'" if name == "digits" else ""
+        note(f"{name} has random weights (seed {seed}); --weights takes a file or 'imagenet'{more}")
     with notices.status(f"building {name}"):  # silent unless standard error is a terminal
         return create_model(name, num_classes=num_classes, weights=weights, seed=seed).to(device_of(device))
 

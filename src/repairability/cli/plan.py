@@ -45,7 +45,7 @@ def layers_verb(
     The first convolution stays dense unless --skip says otherwise (--skip '' skips nothing).
     Example: repairability layers resnet18
     """
-    layers = layers_of(network(model, weights, num_classes), types, skip, only)
+    layers = layers_of(network(model, weights, num_classes, layers_only=True), types, skip, only)
     if as_json:
         rows = [
             {"name": x.name, "kind": x.kind, "shape": x.shape, "total": x.total, "projection": x.projection}
@@ -109,7 +109,7 @@ def allocate_verb(
         "forced": {"pinned": _pins(pin or []), "rest": rest, **({"solver": solver} if rest in MEASURES else {})},
         **{measure: {"solver": solver} for measure in MEASURES},
     }
-    layers = layers_of(network(model, weights, num_classes, seed), types, skip, only)
+    layers = layers_of(network(model, weights, num_classes, seed, layers_only=True), types, skip, only)
 
     plans = [allocate(layers, sparsity=sparsity, rule=x, curves=measured, **options.get(x, {})) for x in names]
     if csv_file:

@@ -14,7 +14,7 @@ from repairability.cli.options import (
     AsJson,
     Seed,
     Threads,
-    notices,
+    note,
     plain_table,
     print_json,
     print_line,
@@ -139,7 +139,7 @@ def report_verb(
         studies, problems = _read_store(_there(store), chosen or ())
         if listed or into or (chosen and out is None):
             for problem in problems:
-                notices.print(f"note: {problem}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+                note(problem)
             if into:
                 _renew(into, Studies(studies), check, as_json)
             elif listed:

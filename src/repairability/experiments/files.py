@@ -10,9 +10,10 @@ from pathlib import Path
 
 from repairability.data import load_data
 from repairability.errors import InputError
-from repairability.experiments.shared import TRAINED, Job
+from repairability.experiments.shared import Job
 from repairability.experiments.spec import RunSpec
 from repairability.models.pretrained import PRETRAINED
+from repairability.training import TRAINED
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,7 @@ from repairability.models import create_model
 from repairability.pipeline import AUTO, HELD_OUT, grid_for, needs_curves
 from repairability.repair import BatchNormRepair, get_repair
 from repairability.repair.reconstruct import fit_of
-from repairability.training import digits_network
-
-TRAINED = "trained"
-"""As weights: the digits network, trained on the spot and kept in the user's cache."""
+from repairability.training import TRAINED, digits_network
 
 BATCH = 250
 _KEPT = 2**30

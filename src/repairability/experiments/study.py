@@ -11,8 +11,8 @@ from typing import Any
 
 from repairability._files import read_text
 from repairability.errors import InputError, unknown
-from repairability.experiments.shared import TRAINED
 from repairability.experiments.spec import RunSpec
+from repairability.training import TRAINED
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from repairability.training.digits import cache_folder, digits_network, train_
+from repairability.training.digits import TRAINED, cache_folder, digits_network, train_
 from repairability.training.finetuning import finetune, lower_layers
 from repairability.training.recipe import Epoch, TrainConfig, TrainResult
 from repairability.training.steps import augmented, one_cycle
 
 __all__ = [
+    "TRAINED",
     "Epoch",
     "TrainConfig",
     "TrainResult",

@@ -18,6 +18,9 @@ from repairability.models import create_model
 from repairability.progress import track
 from repairability.training.steps import sgd, step_
 
+TRAINED = "trained"
+"""In the place of a weights file: the digits network, trained on the spot and kept in the user's cache."""
+
 DIGITS_EPOCHS = 20
 
 
