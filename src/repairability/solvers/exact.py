@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from repairability.errors import RepairabilityError
@@ -35,14 +41,14 @@ def exact(problem: Problem) -> list[int]:
     ]
     fallback = greedy(problem)  # feasible by construction of the problem, and the bound to beat
     while True:
-        answer = optimize.milp(
-            costs,
-            integrality=np.ones(len(costs)),
-            bounds=optimize.Bounds(0, 1),
-            constraints=constraints,
-            # with its presolve, HiGHS now and then prints a line of its own to stdout, asked to be silent or not
-            options={"mip_rel_gap": 0, "presolve": False},
-        )
+        with _silent_stdout():
+            answer = optimize.milp(
+                costs,
+                integrality=np.ones(len(costs)),
+                bounds=optimize.Bounds(0, 1),
+                constraints=constraints,
+                options={"mip_rel_gap": 0},
+            )
         if answer.x is None:
             if len(constraints) > 2:  # every selection the tolerance let in was cut off; the greedy's is what is left
                 return fallback
@@ -53,3 +59,30 @@ def exact(problem: Problem) -> list[int]:
         chosen = np.zeros(len(costs))
         chosen[starts + np.array(levels)] = 1
         constraints.append(optimize.LinearConstraint(chosen[None], -np.inf, len(sizes) - 1))
+
+
+@contextmanager
+def _silent_stdout() -> Iterator[None]:
+    """HiGHS now and then prints a line of its own, asked to be silent or not, which would end up in somebody's --json.
+
+    It comes from C, so the file descriptor itself is turned aside, and C's buffer is written out before it comes back.
+    """
+    if os.name != "posix":
+        yield
+        return
+    try:
+        kept = os.dup(1)
+    except OSError:  # no standard output at all
+        yield
+        return
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
