@@ -12,7 +12,7 @@ from torch import nn
 
 from repairability import CalibrationSet, InputError, PruneConfig, agreement, create_model, prune
 from repairability.pipeline import auto
-from repairability.pipeline.auto import Candidate
+from repairability.pipeline.auto import Candidate, clearly_less
 from test_sacred import complete_state, same, users_model
 
 IMAGES = torch.randn(300, 3, 9, 9, generator=torch.Generator().manual_seed(2))
@@ -55,10 +55,22 @@ def test_rules_that_cannot_are_left_out_and_named(model: nn.Module) -> None:
 def test_best_says_what_it_tried(model: nn.Module) -> None:
     found = prune(model, IMAGES, sparsity=0.7, best=True, config=CONFIG)
     assert [(t.rule, t.score, t.repair) for t in found.trials] == [(c.rule, c.score, c.repair) for c in auto.BEST]
+    chosen = next(
+        t for t in found.trials if (t.rule, t.score, t.repair) == (found.allocation.rule, found.score, found.repair)
+    )
     least = min((trial for trial in found.trials if trial.kl is not None), key=lambda trial: trial.kl or 0.0)
-    assert (found.allocation.rule, found.score, found.repair) == (least.rule, least.score, least.repair)
+    assert chosen is least or found.trials.index(chosen) < found.trials.index(least)  # alike: the earlier
     assert found.to_dict()["trials"][0]["score"] == "second_order"
     assert "mean KL" in str(found)
+
+
+def test_a_later_candidate_must_be_better_beyond_noise() -> None:
+    earlier = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert clearly_less(earlier - 0.5, earlier, 2.0)  # on every image by the same
+    assert not clearly_less(earlier, earlier, 0.0)
+    by_luck = earlier + torch.tensor([-1.0, 0.9, -1.0, 0.9])  # mean gap -0.05, standard error 0.55
+    assert clearly_less(by_luck, earlier, 0.0)
+    assert not clearly_less(by_luck, earlier, 2.0)
 
 
 def test_best_begins_nothing_after_its_budget(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,7 +127,7 @@ def agreement_of_logits(pairs: Iterable[tuple[Tensor, Tensor]]) -> Agreement:
         same += int((theirs.argmax(1) == ours.argmax(1)).sum())
         for counts, logits in zip(predicted, (theirs, ours), strict=True):
             counts.append(logits.argmax(1).bincount(minlength=logits.shape[1]).cpu())
-        kl += float(F.kl_div(ours.log_softmax(1), theirs.log_softmax(1), reduction="sum", log_target=True))
+        kl += float(kl_of_logits(theirs, ours).sum())
         error += float((theirs - ours).square().sum())
         norm += float(theirs.square().sum())
         n += len(ours)
@@ -136,6 +136,11 @@ def agreement_of_logits(pairs: Iterable[tuple[Tensor, Tensor]]) -> Agreement:
     dense_counts, other_counts = (torch.stack(counts).sum(0).double() for counts in predicted)
     chance = float(dense_counts @ other_counts) / n**2
     return Agreement(same / n, kl / n, error / max(norm, 1e-30), n, chance)
+
+
+def kl_of_logits(dense: Tensor, other: Tensor) -> Tensor:
+    """KL(dense || other) of each image [n], from logits [n, classes]."""
+    return F.kl_div(other.log_softmax(1), dense.log_softmax(1), reduction="none", log_target=True).sum(1)
 
 
 def _logits(model: nn.Module, images: Tensor) -> Tensor:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from repairability._torch import channels_last_
 from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet, Images
 from repairability.curves import Curves
 from repairability.diagnostics import Diagnosis
 from repairability.errors import BudgetError, InputError
-from repairability.evaluation import Agreement, agreement_of_logits, logits_of
+from repairability.evaluation import Agreement, agreement_of_logits, kl_of_logits, logits_of
 from repairability.pipeline.config import PruneConfig
 from repairability.pipeline.many import prune_many
 from repairability.pipeline.result import PruneResult, Trial
@@ -30,6 +32,9 @@ RULES = ("erk", "lamp", "global", "rr", "residual")
 
 HELD_OUT = 1280
 """Unlabeled images that serve the choice and nothing else; 512 do not tell candidates apart that differ by a point."""
+
+DOUBT = 2.0
+"""Standard errors by which a later candidate of `best` must agree better than an earlier one."""
 
 BUDGET = 600.0
 """Seconds within which `best` begins no further trial."""
@@ -50,7 +55,7 @@ BEST = (
     Candidate("residual", "second_order", "reconstruct-all", {"solver": "exact"}),
     Candidate("lamp", "magnitude", "cr+bn"),
 )
-"""What `best` tries, the most promising first (the study ours/operators_rules)."""
+"""What `best` tries, the most promising first (the study ours/operators_rules): an order that breaks ties."""
 
 
 def prune_auto(
@@ -65,7 +70,7 @@ def prune_auto(
 ) -> PruneResult:
     """Every rule of RULES with the same score and repair."""
     candidates = [Candidate(rule, score, repair) for rule in RULES]
-    return _chosen(model, images, sparsity, candidates, curves, config or PruneConfig(), budget=None)
+    return _chosen(model, images, sparsity, candidates, curves, config or PruneConfig(), budget=None, doubt=0.0)
 
 
 def prune_best(
@@ -74,7 +79,7 @@ def prune_best(
     """The candidates of BEST, as many as the budget allows, and at least one."""
     if not budget > 0:
         raise InputError(f"the budget must be a positive number of seconds, not {budget}")
-    return _chosen(model, images, sparsity, BEST, None, config or PruneConfig(), budget=budget)
+    return _chosen(model, images, sparsity, BEST, None, config or PruneConfig(), budget=budget, doubt=DOUBT)
 
 
 def _chosen(
@@ -86,8 +91,11 @@ def _chosen(
     settings: PruneConfig,
     *,
     budget: float | None,
+    doubt: float,
 ) -> PruneResult:
-    """The result with the least mean KL(dense || pruned) on the held-out images; of two alike, the earlier."""
+    """The result with the least mean KL(dense || pruned) on the held-out images. A later candidate must be better by
+    `doubt` standard errors of the mean difference, image by image: of two alike, the earlier.
+    """
     for name in settings.options:
         if not any(name in options_of(candidate.rule) for candidate in candidates):
             raise InputError(f"none of the rules {', '.join(x.rule for x in candidates)} takes an option {name!r}")
@@ -95,7 +103,7 @@ def _chosen(
     begun, longest = time.perf_counter(), 0.0
     trials: list[Trial] = []
     problems: list[BudgetError | InputError] = []
-    best: tuple[float, PruneResult] | None = None
+    best: tuple[Tensor, PruneResult] | None = None
     for candidate in track(candidates, "choosing without labels", len(candidates)):
         names = (candidate.rule, name_of(get_score(candidate.score)), name_of(get_repair(candidate.repair)))
         start = time.perf_counter()
@@ -117,15 +125,21 @@ def _chosen(
             problems.append(error)
             trials.append(Trial(*names, problem=str(error)))
             continue
-        found = judge(result.model)
+        found, each = judge(result.model)
         seconds = time.perf_counter() - start
         longest = max(longest, seconds)
         trials.append(Trial(*names, kl=found.kl, same=found.same, seconds=seconds))
-        if best is None or found.kl < best[0]:
-            best = (found.kl, result)
+        if best is None or clearly_less(each, best[0], doubt):
+            best = (each, result)
     if best is None:
         raise problems[0]
     return replace(best[1], trials=tuple(trials))
+
+
+def clearly_less(ours: Tensor, theirs: Tensor, doubt: float) -> bool:
+    """mean(ours - theirs) < -doubt standard errors, over pairs."""
+    gap = (ours - theirs).double()
+    return bool(gap.mean() < -doubt * gap.std() / math.sqrt(len(gap)))
 
 
 def _options(candidate: Candidate, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,9 +155,12 @@ class _Judge:
         self.batches = list(held_out.split(250))
         self.dense = logits_of(model, self.batches)
 
-    def __call__(self, model: nn.Module) -> Agreement:
+    def __call__(self, model: nn.Module) -> tuple[Agreement, Tensor]:
+        """The agreement, and KL(dense || pruned) of each image."""
         with channels_last_(model):
-            return agreement_of_logits(zip(self.dense, logits_of(model, self.batches), strict=True))
+            ours = logits_of(model, self.batches)
+        found = agreement_of_logits(zip(self.dense, ours, strict=True))
+        return found, kl_of_logits(torch.cat(self.dense), torch.cat(ours))
 
 
 def _split(model: nn.Module, images: Images, settings: PruneConfig) -> tuple[CalibrationSet, _Judge]:
