@@ -71,6 +71,9 @@ def test_a_later_candidate_must_be_better_beyond_noise() -> None:
     by_luck = earlier + torch.tensor([-1.0, 0.9, -1.0, 0.9])  # mean gap -0.05, standard error 0.55
     assert clearly_less(by_luck, earlier, 0.0)
     assert not clearly_less(by_luck, earlier, 2.0)
+    broken = torch.tensor([1.0, torch.nan, 1.0, 1.0])
+    assert clearly_less(earlier, broken, 2.0)
+    assert not clearly_less(broken, earlier, 0.0)
 
 
 def test_best_begins_nothing_after_its_budget(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:

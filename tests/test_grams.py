@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import reference
-from repairability import grams
+from repairability import InputError, grams
 from repairability.grams import solve_on_support
 from test_surgeon import problem, smooth_problem
 
@@ -43,3 +43,11 @@ def test_rounding_is_not_taken_for_a_pivot(seed: int) -> None:
     gram = one * torch.tensor([[1.0, 3.0], [3.0, 9.0]], dtype=torch.float64)
     found = solve_on_support(gram, torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool))
     assert float(found.abs().max()) < 1e14 / float(gram.diagonal().mean())
+
+
+def test_a_gram_that_is_no_number_is_an_error() -> None:
+    """And not a ridge that grows for ever."""
+    gram = torch.eye(3, dtype=torch.float64)
+    gram[1, 1] = torch.nan
+    with pytest.raises(InputError, match="nan or inf"):
+        solve_on_support(gram, torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool))

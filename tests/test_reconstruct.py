@@ -294,6 +294,27 @@ def test_reconstruction_helps_where_it_should() -> None:
     assert surgeon < refit
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_network_in_half_precision(dtype: torch.dtype) -> None:
+    """Sums of squares over images and positions go beyond what float16 holds; as float32 they do not."""
+    full, half = (
+        prune(model, calibration(40 * IMAGES), sparsity=0.5, rule="erk", repair="reconstruct").model.float().eval()
+        for model in (network(torch.float32), network(dtype))
+    )
+    with torch.no_grad():
+        wanted, found = full(IMAGES), half(IMAGES)
+    assert float((wanted - found).norm() / wanted.norm()) < (0.01 if dtype is torch.float16 else 0.1)
+
+
+@pytest.mark.parametrize("score", ["magnitude", "second_order"])
+def test_activations_that_overflow_are_an_error_that_names_the_layer(score: str) -> None:
+    model = network(torch.float32)
+    with torch.no_grad():
+        model.get_parameter("stem_bn.weight").fill_(1e30)
+    with pytest.raises(InputError, match=r"layer 'conv1' is given or gives nan, inf or numbers too large"):
+        prune(model, calibration(), sparsity=0.5, rule="erk", score=score, repair="reconstruct")
+
+
 def test_a_score_with_another_repair_sees_dense_inputs() -> None:
     model = network(torch.float32)
     seen: dict[str, int] = {}

@@ -114,6 +114,8 @@ def cholesky(grams: Tensor) -> Tensor:
     rounding = grams.shape[1] * torch.finfo(grams.dtype).eps
     ridge = 1e-12
     singular = _singular(factors, info, diagonals, rounding)
+    if bool(singular.any()) and not bool(grams.isfinite().all()):
+        raise InputError("a Gram holds nan or inf")
     while bool(singular.any()):
         some = grams[singular].clone()
         some.diagonal(dim1=1, dim2=2).add_(ridge * unit[singular, None])

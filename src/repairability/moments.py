@@ -90,6 +90,10 @@ class InputMoments:
         return (whole - self.mean_y.square()).clamp(min=0) if centred else whole
 
     @property
+    def finite(self) -> bool:
+        return all(bool(sums.isfinite().all()) for sums in (self.xx, self.xy, self.yy))
+
+    @property
     def mean_x(self) -> Tensor:
         return self.x / self.n
 

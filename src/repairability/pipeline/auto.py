@@ -137,7 +137,9 @@ def _chosen(
 
 
 def clearly_less(ours: Tensor, theirs: Tensor, doubt: float) -> bool:
-    """mean(ours - theirs) < -doubt standard errors, over pairs."""
+    """mean(ours - theirs) < -doubt standard errors, over pairs; whatever is finite is less than what is not."""
+    if not theirs.isfinite().all():
+        return bool(ours.isfinite().all())
     gap = (ours - theirs).double()
     return bool(gap.mean() < -doubt * gap.std() / math.sqrt(len(gap)))
 

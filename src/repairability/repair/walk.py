@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from repairability._torch import evaluating, output_hooks, run
 from repairability.calibration import CalibrationSet
+from repairability.errors import InputError
 from repairability.layers import Layer, Layers
 from repairability.moments import InputMoments, LeastSquares, filters_of
 from repairability.progress import track
@@ -59,7 +60,7 @@ class Station:
         groups, filter_size = self.groups, self.layer.total // channels
         found = InputMoments(groups, filter_size, channels // groups)
         for x, y in self.pairs:
-            images, wanted = geometry.batched(x), self.layer.channels(y)  # [N, C_in, ...], [N, C, P]
+            images, wanted = geometry.batched(_exact(x)), self.layer.channels(_exact(y))  # [N, C_in, ...], [N, C, P]
             values = groups * filter_size * wanted.shape[2]  # of one image's columns
             last = 1
             if geometry.slides:  # the last axis need not be unfolded
@@ -74,7 +75,17 @@ class Station:
                 else:
                     columns = geometry.unfold(part, geometry.every_tap())  # [C_in * taps, P * N]
                     found.update(columns.view(groups, filter_size, -1), rows.flatten(2))
+        if not found.finite:
+            raise InputError(
+                f"layer {self.layer.name!r} is given or gives nan, inf or numbers too large to square, on the "
+                "calibration images: nothing can be fitted to them"
+            )
         return found
+
+
+def _exact(x: Tensor) -> Tensor:
+    """Half precision as float32, in which sums of squares neither overflow nor lose their last bits."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def walk(
