@@ -43,7 +43,8 @@ def test_means_over_seeds_missing_cells_and_what_the_seconds_count() -> None:
         run(0.7, 9.0, repair="cr+bn", sparsity=0.8),
     ]
     (table,) = study_tables("settings", records)
-    assert table.rows == [("bn", "", "50.00 ± 14.14", "2.0"), ("cr+bn", "70.00 ± 4.58", "", "9.0")]
+    assert table.rows == [("bn", "", "50.00 ± 14.14", "2.0"), ("cr+bn", "70.00 ± 4.58*", "", "9.0")]
+    assert "cells marked * are of one seed" in table.caption
     assert "rule rr" in table.caption.lower()
     assert "repair bn" not in table.caption.lower()
 

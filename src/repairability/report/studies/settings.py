@@ -13,7 +13,7 @@ from repairability.report.estimates import Estimate, estimate
 from repairability.report.studies.accuracies import file_name
 from repairability.report.studies.groups import data_name, done, ends, model_name
 from repairability.report.studies.section import Draw, Section, measured
-from repairability.report.tables import short_percent
+from repairability.report.tables import cell, short_percent
 from repairability.tables import Table
 
 NETWORK = ("model", "data", "weights", "num_classes", "image_size")
@@ -42,16 +42,13 @@ def _table(place: str, runs: Sequence[Record]) -> Table:
     lines: dict[tuple[str, ...], list[Record]] = {}
     for run in runs:
         lines.setdefault(_values(run, names), []).append(run)
-    every: list[Estimate] = []
-    rows = []
-    for values, mine in lines.items():
-        cells = []
-        for s in points:
-            here = [run for run in mine if round(run.spec.sparsity, 6) == s]
-            cells.append(_cell(here))
-            every += [_accuracy(here)] if here else []
-        spent = [sum(dict(run.provenance.get("seconds") or {}).get(stage, 0.0) for stage in STAGES) for run in mine]
-        rows.append((*values, *cells, f"{statistics.median(spent):.1f}"))
+    found = {values: [_accuracy(mine, s) for s in points] for values, mine in lines.items()}
+    every = [each for line in found.values() for each in line if each is not None]
+    mixed = len({each.kind for each in every}) > 1
+    rows = [
+        (*values, *(cell(each, mark=mixed) for each in found[values]), f"{_median_seconds(mine):.1f}")
+        for values, mine in lines.items()
+    ]
     same = runs[0].spec
     shared = ", ".join(f"{name} {getattr(same, name)}" for name in ("rule", "score", "repair") if name not in names)
     caption = (
@@ -100,13 +97,13 @@ def _told(value: object) -> str:
     return "" if value is None else ends(value)
 
 
-def _cell(runs: Sequence[Record]) -> str:
-    if not runs:
-        return ""
-    found = _accuracy(runs)
-    return f"{100 * found.mean:.2f} ± {100 * (found.error or 0):.2f}"
+def _accuracy(runs: Sequence[Record], sparsity: float) -> Estimate | None:
+    rows = [
+        {"top1": run.result["top1"], "n": run.result["n"]} for run in runs if round(run.spec.sparsity, 6) == sparsity
+    ]
+    return estimate([row["top1"] for row in rows], rows, "top1") if rows else None
 
 
-def _accuracy(runs: Sequence[Record]) -> Estimate:
-    rows = [{"top1": run.result["top1"], "n": run.result["n"]} for run in runs]
-    return estimate([row["top1"] for row in rows], rows, "top1")
+def _median_seconds(runs: Sequence[Record]) -> float:
+    spent = [sum(dict(run.provenance.get("seconds") or {}).get(stage, 0.0) for stage in STAGES) for run in runs]
+    return statistics.median(map(float, spent))
