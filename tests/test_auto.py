@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from repairability import CalibrationSet, InputError, PruneConfig, agreement, create_model, prune
 from repairability.pipeline import auto
 from repairability.pipeline.auto import Candidate, clearly_less
+from repairability.pipeline.result import Trial
 from test_sacred import complete_state, same, users_model
 
 IMAGES = torch.randn(300, 3, 9, 9, generator=torch.Generator().manual_seed(2))
@@ -36,6 +38,7 @@ def test_auto_takes_the_rule_that_agrees_most_on_images_held_out(model: nn.Modul
     assert [trial.rule for trial in found.trials] == list(auto.RULES)
     least = min((trial for trial in found.trials if trial.kl is not None), key=lambda trial: trial.kl or 0.0)
     assert found.allocation.rule == least.rule
+    assert [trial for trial in found.trials if trial.chosen] == [least]
     held = (300 - 40) // 3
     assert agreement(model, found.model, [IMAGES[-held:]]).kl == pytest.approx(least.kl, rel=1e-4)
     assert found.fingerprint == CalibrationSet(IMAGES[:-held], 40).fingerprint  # nothing was calibrated on them
@@ -55,13 +58,24 @@ def test_rules_that_cannot_are_left_out_and_named(model: nn.Module) -> None:
 def test_best_says_what_it_tried(model: nn.Module) -> None:
     found = prune(model, IMAGES, sparsity=0.7, best=True, config=CONFIG)
     assert [(t.rule, t.score, t.repair) for t in found.trials] == [(c.rule, c.score, c.repair) for c in auto.BEST]
-    chosen = next(
-        t for t in found.trials if (t.rule, t.score, t.repair) == (found.allocation.rule, found.score, found.repair)
-    )
+    (chosen,) = [trial for trial in found.trials if trial.chosen]
+    assert (chosen.rule, chosen.score, chosen.repair) == (found.allocation.rule, found.score, found.repair)
     least = min((trial for trial in found.trials if trial.kl is not None), key=lambda trial: trial.kl or 0.0)
     assert chosen is least or found.trials.index(chosen) < found.trials.index(least)  # alike: the earlier
     assert found.to_dict()["trials"][0]["score"] == "second_order"
     assert "mean KL" in str(found)
+
+
+def test_the_table_says_why_a_smaller_kl_was_not_taken(model: nn.Module) -> None:
+    found = prune(model, IMAGES, sparsity=0.7, rule="erk", repair="none", config=CONFIG)
+    trials = (
+        Trial("a", "s", "r", kl=0.3, chosen=True),
+        Trial("b", "s", "r", kl=0.2),
+        Trial("c", "s", "r", kl=0.4),
+        Trial("d", "s", "r", problem="too sparse"),
+    )
+    last = [row[-1] for row in replace(found, trials=trials).trials_table().rows]
+    assert last == ["chosen", "its lead is within noise", "", "too sparse"]
 
 
 def test_a_later_candidate_must_be_better_beyond_noise() -> None:

@@ -104,6 +104,7 @@ def _chosen(
     trials: list[Trial] = []
     problems: list[BudgetError | InputError] = []
     best: tuple[Tensor, PruneResult] | None = None
+    taken = 0
     for candidate in track(candidates, "choosing without labels", len(candidates)):
         names = (candidate.rule, name_of(get_score(candidate.score)), name_of(get_repair(candidate.repair)))
         start = time.perf_counter()
@@ -128,11 +129,12 @@ def _chosen(
         found, each = judge(result.model)
         seconds = time.perf_counter() - start
         longest = max(longest, seconds)
-        trials.append(Trial(*names, kl=found.kl, same=found.same, seconds=seconds))
         if best is None or clearly_less(each, best[0], doubt):
-            best = (each, result)
+            best, taken = (each, result), len(trials)
+        trials.append(Trial(*names, kl=found.kl, same=found.same, seconds=seconds))
     if best is None:
         raise problems[0]
+    trials[taken] = replace(trials[taken], chosen=True)
     return replace(best[1], trials=tuple(trials))
 
 

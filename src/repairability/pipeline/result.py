@@ -28,6 +28,7 @@ class Trial:
     kl: float | None = None  # mean KL(dense || pruned) in nats; none where it could not be made
     same: float | None = None  # share of equal predictions
     seconds: float = 0.0
+    chosen: bool = False
     problem: str = ""
 
 
@@ -77,7 +78,8 @@ class PruneResult:
         return Table([*columns, *measured], rows, caption=caption)
 
     def trials_table(self) -> Table:
-        """What a choice without labels tried; the least mean KL was taken."""
+        """What a choice without labels tried, and what it took."""
+        taken = next((x.kl for x in self.trials if x.chosen), None)
         rows = [
             (
                 x.rule,
@@ -86,7 +88,7 @@ class PruneResult:
                 "" if x.kl is None else f"{x.kl:.4f}",
                 "" if x.same is None else percent(x.same),
                 f"{x.seconds:.1f}",
-                x.problem,
+                "chosen" if x.chosen else x.problem or _why_not(x.kl, taken),
             )
             for x in self.trials
         ]
@@ -106,6 +108,11 @@ class PruneResult:
             "timings": dict(self.timings),
             **({"trials": [asdict(trial) for trial in self.trials]} if self.trials else {}),
         }
+
+
+def _why_not(kl: float | None, taken: float | None) -> str:
+    """`best` prefers an earlier candidate to a later one whose lead may be chance."""
+    return "its lead is within noise" if kl is not None and taken is not None and kl < taken else ""
 
 
 def _at(curves: Curves, layer: str, sparsity: float) -> str:
