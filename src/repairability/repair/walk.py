@@ -60,7 +60,7 @@ class Station:
         groups, filter_size = self.groups, self.layer.total // channels
         found = InputMoments(groups, filter_size, channels // groups)
         for x, y in self.pairs:
-            images, wanted = geometry.batched(_exact(x)), self.layer.channels(_exact(y))  # [N, C_in, ...], [N, C, P]
+            images, wanted = geometry.batched(_wide(x)), self.layer.channels(_wide(y))  # [N, C_in, ...], [N, C, P]
             values = groups * filter_size * wanted.shape[2]  # of one image's columns
             last = 1
             if geometry.slides:  # the last axis need not be unfolded
@@ -83,7 +83,7 @@ class Station:
         return found
 
 
-def _exact(x: Tensor) -> Tensor:
+def _wide(x: Tensor) -> Tensor:
     """Half precision as float32, in which sums of squares neither overflow nor lose their last bits."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
