@@ -12,7 +12,7 @@ help:
 	@echo "make demo     the whole story: terminal tables and an HTML page"
 	@echo "make test     the tests"
 	@echo "make study    the study on digits: three seeds, seven rules, six sparsities, and its page"
-	@echo "make results  the tables and figures of README.md and docs/ anew from results/"
+	@echo "make results  the tables and figures of README.md and reproduction/pages anew from reproduction/results"
 	@echo "make check    lint, format, types, tests, study, demo: exactly what CI runs"
 	@echo "make bench    the benchmarks, in ratios"
 	@echo "make clean    remove everything generated"
@@ -37,11 +37,11 @@ types: $(READY)
 	$(BIN)/mypy
 
 study: $(READY)
-	$(BIN)/repairability sweep studies/digits.toml --store runs --executor processes --workers 2
+	$(BIN)/repairability sweep reproduction/studies/digits.toml --store runs --executor processes --workers 2
 	$(BIN)/repairability report --store runs --out runs/studies.html
 
 results: $(READY)
-	$(BIN)/repairability report --store results --into README.md --into docs/reproduction.md
+	$(BIN)/repairability report --store reproduction/results --into README.md --into reproduction/pages/reproduction.md
 
 check: lint types test study demo
 

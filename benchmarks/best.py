@@ -15,8 +15,8 @@ from pathlib import Path
 from timing import machine
 
 from repairability import create_model, evaluate, load_data, prune
-from repairability.pipeline import PruneConfig
-from repairability.pipeline.auto import BEST, HELD_OUT
+from repairability.pruning import PruneConfig
+from repairability.pruning.choose import BEST, HELD_OUT
 from repairability.tables import Table
 
 IMAGES = 128 + 2560 + HELD_OUT

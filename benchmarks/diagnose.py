@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from repairability import CalibrationSet, allocate, create_model, diagnose, make_masks, prunable_layers
 from repairability.diagnostics import GRID
 from repairability.masks import apply_masks_
-from repairability.repair import ChannelRepair, measure_statistics
+from repairability.repairs import ChannelRepair, measure_statistics
 from repairability.tables import Table
 
 

@@ -19,11 +19,11 @@ from timing import machine, seconds
 from repairability import create_model, load_data, prunable_layers
 from repairability.calibration import CalibrationSet
 from repairability.experiments import Files, Processes, Store, only, read_study, sweep
-from repairability.repair import BatchNormRepair
+from repairability.repairs import BatchNormRepair
 from repairability.tables import Table
 from repairability.training import digits_network
 
-STUDIES = Path(__file__).parents[1] / "studies"
+STUDIES = Path(__file__).parents[1] / "reproduction" / "studies"
 
 
 def recalibration(arguments: list[str]) -> float:

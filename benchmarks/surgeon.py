@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from timing import machine, seconds
 from torch import Tensor
 
-from repairability.grams import solve_on_support
-from repairability.surgeon import Trace, curve_of, removal_trace, wide_trace
+from repairability.algebra.grams import solve_on_support
+from repairability.algebra.surgeon import Trace, curve_of, removal_trace, wide_trace
 
 FILTERS, CHANNELS = 64, 64
 

@@ -27,12 +27,12 @@ from repairability import (
     prune,
     repair_model,
 )
-from repairability.layers import layers_named
+from repairability.algebra.sums import ChannelSums
 from repairability.masks import apply_masks_
-from repairability.repair import AffineRepair, ChannelRepair, Response
-from repairability.repair.response import respond
-from repairability.sums import ChannelSums
-from repairability.trace import trace
+from repairability.network.layers import layers_named
+from repairability.network.trace import trace
+from repairability.repairs import AffineRepair, ChannelRepair, Response
+from repairability.repairs.response import respond
 from test_diagnostics import NORMS
 from test_sacred import FAULTS, complete_state, failing, same, users_model
 

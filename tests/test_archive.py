@@ -11,7 +11,7 @@ import pytest
 from repairability import InputError
 from repairability.experiments import Record, RunSpec, Store, StudyEntry
 from repairability.experiments.archive import DIGITS, archived_records, copy_known, read_archive, write_archive
-from repairability.report.studies import SECTIONS, study_tables
+from reproduction.sections import SECTIONS, study_tables
 from test_report_studies import detected, failed, run, seeds
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from repairability import InputError, PruneResult, create_model, load, prune
-from repairability.pipeline import PruneConfig
+from repairability.pruning import PruneConfig
 
 IMAGES = torch.randn(60, 3, 9, 9, generator=torch.Generator().manual_seed(2))
 

@@ -256,7 +256,7 @@ def test_a_full_disk(
 STALLED = """
 import sys, time
 from repairability import cli
-from repairability.pipeline import many
+from repairability.pruning import many
 
 def stalled(*args):
     print("begun", flush=True)

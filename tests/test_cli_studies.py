@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from repairability.experiments import Store, read_study
-from repairability.report.studies import SECTIONS, SMOKE
+from reproduction.sections import SECTIONS, SMOKE
 from test_cli_images import run
 from test_experiments import study_file
 
-FOLDER = Path(__file__).parents[1] / "studies"
+FOLDER = Path(__file__).parents[1] / "reproduction" / "studies"
 PAPER = sorted(FOLDER.glob("*.toml"))
 OURS = sorted(FOLDER.glob("ours/*.toml"))
 

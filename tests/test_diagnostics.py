@@ -22,7 +22,7 @@ from repairability import (
     prunable_layers,
 )
 from repairability.diagnostics import GRID, products
-from repairability.repair import ChannelRepair
+from repairability.repairs import ChannelRepair
 
 NORMS = {"conv1": "bn1", "depthwise": "bn2", "shortcut": "bn3", "conv2": "bn4"}
 

@@ -191,7 +191,7 @@ def test_refused_studies(text: str, message: str, tmp_path: Path) -> None:
 
 
 def test_smoke_keeps_the_shape_and_shrinks_the_work() -> None:
-    study = read_study(TESTS.parent / "studies" / "main_results.toml")
+    study = read_study(TESTS.parent / "reproduction" / "studies" / "main_results.toml")
     small = smoke(study)
     assert {s.rule for s in small.specs} == {s.rule for s in study.specs}
     assert len({s.sparsity for s in small.specs}) == 2

@@ -7,7 +7,7 @@ import torch
 
 import reference
 from repairability import InputError, grams
-from repairability.grams import solve_on_support
+from repairability.algebra.grams import solve_on_support
 from test_surgeon import problem, smooth_problem
 
 

@@ -7,7 +7,7 @@ from torch.nn.utils import parametrizations, prune
 
 from networks import Shared, linear_net, small_net
 from repairability import InputError, prunable_layers
-from repairability.layers import layers_named
+from repairability.network.layers import layers_named
 
 
 def test_resnet18_has_19_repairable_layers(resnet18: nn.Module) -> None:

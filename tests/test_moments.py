@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from repairability.moments import InputMoments, LeastSquares
-from repairability.repair.reconstruct import refitted
-from repairability.unfold import Geometry
+from repairability.algebra.moments import InputMoments, LeastSquares
+from repairability.network.unfold import Geometry
+from repairability.repairs.reconstruct import refitted
 
 
 def test_any_split_gives_the_same_moments() -> None:

@@ -32,8 +32,7 @@ def test_the_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In order and in one folder, since the later ones read what the earlier ones wrote."""
     monkeypatch.chdir(tmp_path)
-    for folder in ("studies", "results"):
-        (tmp_path / folder).symlink_to(ROOT / folder)
+    (tmp_path / "reproduction").symlink_to(ROOT / "reproduction")
     assert len(COMMANDS) >= 8
     for command in COMMANDS:
         with pytest.raises(SystemExit) as exit_:

@@ -23,13 +23,13 @@ from repairability import (
     repair_model,
 )
 from repairability._torch import output_hooks
+from repairability.algebra.moments import LeastSquares, filters_of
 from repairability.masks import apply_masks_, make_masks
-from repairability.moments import LeastSquares, filters_of
-from repairability.repair import Reconstruction
-from repairability.repair import reconstruct as module
-from repairability.repair.reconstruct import refitted
-from repairability.repair.walk import Station, walk
-from repairability.trace import trace
+from repairability.network.trace import trace
+from repairability.repairs import Reconstruction
+from repairability.repairs import reconstruct as module
+from repairability.repairs.reconstruct import refitted
+from repairability.repairs.walk import Station, walk
 from test_sacred import complete_state, same, users_model
 
 IMAGES = torch.randn(300, 3, 9, 9, generator=torch.Generator().manual_seed(2))

@@ -11,13 +11,13 @@ import pytest
 from repairability import create_model, prunable_layers
 from repairability.experiments import RunSpec, read_study
 from repairability.experiments.store import Record
-from repairability.pipeline import needs_curves
-from repairability.report.studies import study_tables
-from repairability.report.studies.boundaries import classes_of, halfway
+from repairability.pruning import needs_curves
 from repairability.rules import allocate
+from reproduction.sections import study_tables
+from reproduction.sections.boundaries import classes_of, halfway
 from test_report_studies import failed, line, run, seeds
 
-STUDIES = Path(__file__).parents[1] / "studies"
+STUDIES = Path(__file__).parents[1] / "reproduction" / "studies"
 
 
 @pytest.mark.parametrize(

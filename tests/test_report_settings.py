@@ -8,7 +8,7 @@ import pytest
 
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
-from repairability.report.studies import study_section, study_tables
+from reproduction.sections import study_section, study_tables
 
 
 def run(top1: float, seconds: float = 1.0, **settings: Any) -> Record:

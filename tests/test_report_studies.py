@@ -18,14 +18,14 @@ from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record, StudyEntry
 from repairability.report import paper
 from repairability.report.estimates import Estimate
-from repairability.report.paper import Number, number, paper_table
 from repairability.report.store import STORE_FORMATS, study_report, write_store_report
-from repairability.report.studies import SECTIONS, SMOKE, study_section, study_tables
-from repairability.report.studies.allocations import uncapped
-from repairability.report.studies.groups import data_name, model_name
 from repairability.tables import Table
+from reproduction.paper import Number, number, paper_table
+from reproduction.sections import SECTIONS, SMOKE, study_section, study_tables
+from reproduction.sections.allocations import uncapped
+from reproduction.sections.groups import data_name, model_name
 
-STUDIES = sorted((Path(__file__).parents[1] / "studies").glob("*.toml"))
+STUDIES = sorted((Path(__file__).parents[1] / "reproduction" / "studies").glob("*.toml"))
 LAYERS = {row["Layer"]: row for row in paper_table("layerwise_delta")}
 PROJECTIONS = [layer for layer in LAYERS if "downsample" in layer]
 TOTALS = {layer: 8_192 if layer in PROJECTIONS else 100_000 for layer in LAYERS}
@@ -444,7 +444,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def read() -> Callable[[str | Path], dict[str, Any]]:
     tomllib = pytest.importorskip("tomllib", reason="tomllib came with Python 3.11")
-    folder = Path(__file__).parents[1] / "studies"
+    folder = Path(__file__).parents[1] / "reproduction" / "studies"
     return lambda name: tomllib.loads((folder / f"{Path(name).stem}.toml").read_text())
 
 

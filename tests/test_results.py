@@ -17,13 +17,13 @@ from repairability.report.documents import Studies, renew, with_tables
 from repairability.report.figures import render
 from repairability.report.markup import to_markdown
 from repairability.report.store import write_store_report
-from repairability.report.studies import study_section, study_tables
+from reproduction.sections import study_section, study_tables
 from test_cli_images import run as call
 from test_report_studies import failed, run
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results"
-DOCUMENTS = [ROOT / "README.md", ROOT / "docs" / "reproduction.md"]
+RESULTS = ROOT / "reproduction" / "results"
+DOCUMENTS = [ROOT / "README.md", ROOT / "reproduction" / "pages" / "reproduction.md"]
 MOST = 2_000_000
 FIGURE = "main_results_sweep_cifar100"
 
@@ -50,7 +50,7 @@ def test_the_tables_are_what_results_say(document: Path, results: Studies) -> No
 
 def test_the_figures_are_what_results_draw(results: Studies) -> None:
     """To the byte, where the same matplotlib drew them."""
-    committed = {file.resolve() for file in (ROOT / "docs" / "figures").glob("*.svg")}
+    committed = {file.resolve() for file in (ROOT / "reproduction" / "pages" / "figures").glob("*.svg")}
     here = f"Matplotlib v{version('matplotlib')}"
     drawn = {each.path.resolve(): each for document in DOCUMENTS for each in renew(document, results)[1:]}
     assert set(drawn) >= committed, "a figure that no document shows is not renewed by make results"

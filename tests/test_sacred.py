@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from repairability import CalibrationSet, _torch, allocate, create_model, diagnose, make_masks, repair_model
+from repairability.algebra.sums import ChannelSums
 from repairability.diagnostics.products import LevelProducts
 from repairability.masks import apply_masks_
-from repairability.repair import BatchNormRepair, ChannelRepair
-from repairability.sums import ChannelSums
+from repairability.repairs import BatchNormRepair, ChannelRepair
 
 IMAGES = torch.randn(60, 3, 9, 9, generator=torch.Generator().manual_seed(2))
 

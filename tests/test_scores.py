@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from repairability import InputError
+from repairability.algebra.moments import InputMoments, LeastSquares
 from repairability.masks import magnitude_mask
-from repairability.moments import InputMoments, LeastSquares
 from repairability.scores import SCORES, SecondOrder, get_score, second_order
 
 

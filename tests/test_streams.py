@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from networks import Residual
 from repairability import InputError, prunable_layers
-from repairability.streams import streams
-from repairability.trace import trace
+from repairability.network.streams import streams
+from repairability.network.trace import trace
 from test_sacred import complete_state, same
 
 BATCHES = list(torch.randn(10, 3, 9, 9, generator=torch.Generator().manual_seed(1)).split(4))

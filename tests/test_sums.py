@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from repairability import InputError
-from repairability.sums import EPS, ChannelSums
+from repairability.algebra.sums import EPS, ChannelSums
 
 LEVELS, SAMPLES, CHANNELS, POSITIONS = 3, 10, 4, 6
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import reference
+from repairability.algebra.grams import solve_on_support
+from repairability.algebra.surgeon import Trace, curve_of, mask_of, removal_trace, wide_trace
 from repairability.errors import InputError
-from repairability.grams import solve_on_support
-from repairability.surgeon import Trace, curve_of, mask_of, removal_trace, wide_trace
 
 
 def problem(seed: int, filters: int, inputs: int, samples: int | None = None) -> tuple[Tensor, Tensor, Tensor]:

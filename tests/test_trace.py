@@ -6,7 +6,7 @@ from torch import nn
 
 from networks import Residual, Twice
 from repairability import InputError, prunable_layers
-from repairability.trace import trace
+from repairability.network.trace import trace
 
 
 def test_order_calls_inputs_and_norms() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from repairability.unfold import Geometry
+from repairability.network.unfold import Geometry
 
 CASES = [
     (nn.Conv2d(4, 6, 3, padding=1), (5, 4, 7, 6)),

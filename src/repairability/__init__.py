@@ -12,11 +12,11 @@ from repairability.detect import Transition, find_transition
 from repairability.diagnostics import Diagnosis, diagnose
 from repairability.errors import BudgetError, InputError, MissingExtraError, RepairabilityError
 from repairability.evaluation import Agreement, Metrics, agreement, evaluate
-from repairability.layers import Layer, Layers, prunable_layers
 from repairability.masks import Masks, make_masks
 from repairability.models import create_model
-from repairability.pipeline import PruneConfig, PruneResult, load, prune, prune_many
-from repairability.repair import repair_model
+from repairability.network.layers import Layer, Layers, prunable_layers
+from repairability.pruning import PruneConfig, PruneResult, load, prune, prune_many
+from repairability.repairs import repair_model
 from repairability.rules import allocate
 
 __version__ = "0.1.0"

@@ -13,11 +13,11 @@ from repairability.calibration import CalibrationSet
 from repairability.data import load_data
 from repairability.detect import find_transition
 from repairability.evaluation import evaluate
-from repairability.layers import prunable_layers
-from repairability.pipeline import prune_many
+from repairability.network.layers import prunable_layers
 from repairability.progress import track
 from repairability.provenance import provenance
-from repairability.repair import BatchNormRepair
+from repairability.pruning import prune_many
+from repairability.repairs import BatchNormRepair
 from repairability.report import ReportData
 from repairability.training import digits_network
 

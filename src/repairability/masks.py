@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from repairability.allocation import Allocation
 from repairability.errors import InputError, unknown
-from repairability.layers import Layers, layers_named
+from repairability.network.layers import Layers, layers_named
 from repairability.tables import Table
 
 

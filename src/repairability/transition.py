@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from repairability.algebra.sums import EPS
 from repairability.allocation import Allocation
 from repairability.curves import Curves, FloatArray
 from repairability.errors import InputError
-from repairability.sums import EPS
 
 CORE_SHARE, BAND_SHARE, BAND_POINTS = 0.7, 0.5, 3
 """How much of the way from the background to the peak a score must be for the core, for the broad band; the band's

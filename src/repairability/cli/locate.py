@@ -38,7 +38,7 @@ from repairability.cli.options import (
 from repairability.detect import METHODS, find_transition
 from repairability.detect.joint import HELD_OUT
 from repairability.errors import InputError, unknown
-from repairability.pipeline import PruneConfig
+from repairability.pruning import PruneConfig
 from repairability.report import ReportData, write_report
 from repairability.transition import Interval, consensus
 

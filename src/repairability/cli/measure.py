@@ -41,8 +41,8 @@ from repairability.cli.options import (
 )
 from repairability.diagnostics import GRID, OBSERVE, diagnose
 from repairability.evaluation import agreement, evaluate
-from repairability.pipeline import AUTO, BUDGET, HELD_OUT, PruneConfig, load, prune
-from repairability.repair import REPAIRS, BatchNormRepair, get_repair
+from repairability.pruning import AUTO, BUDGET, HELD_OUT, PruneConfig, load, prune
+from repairability.repairs import REPAIRS, BatchNormRepair, get_repair
 from repairability.rules import MEASURES, RULES, get_rule
 from repairability.scores import SCORES, get_score
 from repairability.tables import Table, percent

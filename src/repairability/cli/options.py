@@ -17,8 +17,8 @@ from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet
 from repairability.data import DATA_SETS, Data, load_data
 from repairability.diagnostics import Diagnosis
 from repairability.errors import InputError
-from repairability.layers import FIRST_CONV, Layers, prunable_layers
 from repairability.models import create_model
+from repairability.network.layers import FIRST_CONV, Layers, prunable_layers
 from repairability.tables import Table
 from repairability.training import TRAINED, digits_network
 

@@ -32,8 +32,8 @@ from repairability.experiments import (
     sweep,
 )
 from repairability.experiments.archive import archived_records, copy_known
-from repairability.report.studies import study_tables
 from repairability.tables import Table, percent
+from reproduction.sections import study_tables
 
 
 def sweep_verb(

@@ -12,8 +12,8 @@ from repairability.calibration import CalibrationSet, Images
 from repairability.detect import cts, joint
 from repairability.detect.result import Transition
 from repairability.errors import InputError, unknown
-from repairability.layers import prunable_layers
-from repairability.pipeline import PruneConfig, PruneResult
+from repairability.network.layers import prunable_layers
+from repairability.pruning import PruneConfig, PruneResult
 from repairability.rules import Rule
 
 METHODS = ("cts", "agreement")

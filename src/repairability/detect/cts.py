@@ -16,8 +16,8 @@ from repairability.curves import Curves
 from repairability.detect.result import Transition
 from repairability.diagnostics import GRID, Diagnosis, diagnose
 from repairability.errors import BudgetError
-from repairability.layers import Layers, prunable_layers
-from repairability.pipeline import PruneConfig, needs_curves
+from repairability.network.layers import Layers, prunable_layers
+from repairability.pruning import PruneConfig, needs_curves
 from repairability.rules import Rule, allocate
 from repairability.tables import percent
 from repairability.transition import find_band, find_core, objective, overlap, sparsities_per_layer, transition_scores

@@ -18,9 +18,9 @@ from repairability.detect.verdict import RULES, agreement_transition
 from repairability.diagnostics import Diagnosis, diagnose
 from repairability.errors import InputError
 from repairability.evaluation import Agreement, agreement_of_logits, logits_of
-from repairability.layers import prunable_layers
-from repairability.pipeline import PruneConfig, PruneResult, grid_for, prune_many
+from repairability.network.layers import prunable_layers
 from repairability.progress import track
+from repairability.pruning import PruneConfig, PruneResult, grid_for, prune_many
 from repairability.transition import Interval, overlap
 
 Watch = Callable[[PruneResult], None]

@@ -14,10 +14,10 @@ from repairability.diagnostics.fitted import diagnose_fit
 from repairability.diagnostics.measures import measures
 from repairability.diagnostics.scan import Scan, scan
 from repairability.errors import InputError
-from repairability.layers import Layers, prunable_layers
-from repairability.repair import Repair, get_repair
-from repairability.repair.reconstruct import fit_of
-from repairability.repair.response import name_of
+from repairability.network.layers import Layers, prunable_layers
+from repairability.repairs import Repair, get_repair
+from repairability.repairs.reconstruct import fit_of
+from repairability.repairs.response import name_of
 from repairability.scores import Score, get_score
 
 GRID = (0.70, 0.80, 0.85, 0.90, 0.925, 0.95, 0.975)

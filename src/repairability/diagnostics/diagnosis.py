@@ -13,7 +13,7 @@ import numpy as np
 from repairability._frames import frame_of
 from repairability.curves import Curves
 from repairability.errors import InputError
-from repairability.repair import Statistics
+from repairability.repairs import Statistics
 from repairability.tables import Table, Value, csv_text
 
 MEASURES = ("raw", "residual", "rr")

@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from repairability._torch import copy_of
+from repairability.algebra.moments import LeastSquares
+from repairability.algebra.sums import EPS
+from repairability.algebra.surgeon import mask_of
 from repairability.allocation import pruned_count
 from repairability.calibration import CalibrationSet
 from repairability.curves import Curves, FloatArray
 from repairability.diagnostics.diagnosis import Diagnosis
 from repairability.errors import InputError
-from repairability.layers import Layers, layers_named
-from repairability.moments import LeastSquares
-from repairability.repair.reconstruct import Reconstruction, refitted
-from repairability.repair.walk import Station, walk
+from repairability.network.layers import Layers, layers_named
+from repairability.repairs.reconstruct import Reconstruction, refitted
+from repairability.repairs.walk import Station, walk
 from repairability.scores import Score, SecondOrder
-from repairability.sums import EPS
-from repairability.surgeon import mask_of
 
 
 def diagnose_fit(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from repairability.repair.response import Norm, Repair, Response, respond
-from repairability.sums import EPS, ChannelSums
+from repairability.algebra.sums import EPS, ChannelSums
+from repairability.repairs.response import Norm, Repair, Response, respond
 
 
 def measures(

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repairability.layers import Layer
 from repairability.masks import magnitude_levels
-from repairability.unfold import Geometry
+from repairability.network.layers import Layer
+from repairability.network.unfold import Geometry
 
 _CHUNK = 75_000
 """Output values per level computed at a time: few enough that reducing them stays in the cache."""

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from repairability._torch import OutputHook, batch_norms, evaluating, output_hooks, run
+from repairability.algebra.sums import ChannelSums, Moments
 from repairability.allocation import check_sparsity, pruned_count
 from repairability.calibration import CalibrationSet
 from repairability.diagnostics.products import LevelProducts
 from repairability.errors import InputError
-from repairability.layers import Layer, Layers
+from repairability.network.layers import Layer, Layers
+from repairability.network.trace import trace
 from repairability.progress import track
-from repairability.repair.response import Norm
-from repairability.sums import ChannelSums, Moments
-from repairability.trace import trace
+from repairability.repairs.response import Norm
 
 OBSERVE = ("layer", "norm", "norm-or-layer")
 

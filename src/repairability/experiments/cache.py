@@ -14,9 +14,9 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from repairability._files import write_atomically
+from repairability.algebra.sums import Moments
 from repairability.diagnostics import Diagnosis
 from repairability.experiments.store import Store
-from repairability.sums import Moments
 
 
 def key_of(*parts: Any) -> str:

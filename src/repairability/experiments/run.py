@@ -26,8 +26,8 @@ from repairability.diagnostics import diagnose
 from repairability.evaluation import agreement_of_logits, logits_of
 from repairability.experiments.shared import BATCH, Job, Shared, Stages, calibration_images
 from repairability.experiments.store import Record
-from repairability.pipeline import PruneConfig, prune
 from repairability.provenance import provenance
+from repairability.pruning import PruneConfig, prune
 from repairability.transition import objective, sparsities_per_layer
 
 

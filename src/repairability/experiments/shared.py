@@ -22,12 +22,12 @@ from repairability.evaluation import Metrics, evaluate
 from repairability.experiments.cache import cached, cached_all, key_of, pack_diagnosis, unpack_diagnosis
 from repairability.experiments.spec import FIT_VERSION, RunSpec
 from repairability.experiments.store import Store
-from repairability.inference import for_inference
-from repairability.layers import Layers, prunable_layers
 from repairability.models import create_model
-from repairability.pipeline import AUTO, HELD_OUT, grid_for, needs_curves
-from repairability.repair import BatchNormRepair, get_repair
-from repairability.repair.reconstruct import fit_of
+from repairability.network.folding import for_inference
+from repairability.network.layers import Layers, prunable_layers
+from repairability.pruning import AUTO, HELD_OUT, grid_for, needs_curves
+from repairability.repairs import BatchNormRepair, get_repair
+from repairability.repairs.reconstruct import fit_of
 from repairability.training import TRAINED, digits_network
 
 BATCH = 250

@@ -13,9 +13,9 @@ from repairability.allocation import check_sparsity
 from repairability.detect import METHODS
 from repairability.diagnostics import OBSERVE
 from repairability.errors import InputError, unknown
-from repairability.pipeline import AUTO
-from repairability.repair import get_repair
-from repairability.repair.reconstruct import fit_of
+from repairability.pruning import AUTO
+from repairability.repairs import get_repair
+from repairability.repairs.reconstruct import fit_of
 from repairability.rules import RULES
 from repairability.scores import SCORES
 

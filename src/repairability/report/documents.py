@@ -18,8 +18,8 @@ from repairability.experiments.store import Record, StudyEntry
 from repairability.report.figures import render
 from repairability.report.markup import to_markdown
 from repairability.report.store import overview
-from repairability.report.studies import Section, study_section
-from repairability.report.studies.section import Draw
+from reproduction.sections import Section, study_section
+from reproduction.sections.section import Draw
 
 MARK = re.compile(r"<!--\s*((?:study|studies)\b.*?)-->")
 END = re.compile(r"<!--\s*end\s*-->")

@@ -14,8 +14,8 @@ from repairability.report.figures import render
 from repairability.report.files import Files, write_files
 from repairability.report.html import FOLDER, filled, script_json
 from repairability.report.markup import to_latex, to_markdown
-from repairability.report.studies import SECTIONS, SMOKE, study_section
 from repairability.tables import Table, csv_text
+from reproduction.sections import SECTIONS, SMOKE, study_section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

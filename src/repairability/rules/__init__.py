@@ -10,7 +10,7 @@ from torch import nn
 
 from repairability.allocation import Allocation, check_sparsity
 from repairability.errors import InputError, unknown
-from repairability.layers import Layers, prunable_layers
+from repairability.network.layers import Layers, prunable_layers
 from repairability.rules.erk import erk
 from repairability.rules.forced import forced
 from repairability.rules.lamp import lamp

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from repairability.layers import Layers
+from repairability.network.layers import Layers
 
 
 def cut(layers: Layers, scores: Sequence[np.ndarray], count: int) -> dict[str, float]:

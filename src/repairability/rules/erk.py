@@ -10,7 +10,7 @@ import numpy as np
 
 from repairability.allocation import Allocation, check_sparsity
 from repairability.errors import BudgetError, InputError
-from repairability.layers import Layers
+from repairability.network.layers import Layers
 from repairability.tables import percent
 
 

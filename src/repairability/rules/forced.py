@@ -7,7 +7,7 @@ from typing import Any
 
 from repairability.allocation import Allocation, check_sparsity, pruned_count, target_count
 from repairability.errors import BudgetError, InputError
-from repairability.layers import Layers
+from repairability.network.layers import Layers
 from repairability.tables import percent
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from repairability.allocation import Allocation, target_count
-from repairability.layers import Layers
+from repairability.network.layers import Layers
 from repairability.rules.cut import cut
 
 

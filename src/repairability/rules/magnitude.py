@@ -6,7 +6,7 @@ from typing import Any
 
 from repairability.allocation import Allocation, pruned_count, target_count
 from repairability.errors import BudgetError, InputError
-from repairability.layers import Layers
+from repairability.network.layers import Layers
 from repairability.rules.cut import cut
 from repairability.tables import percent
 

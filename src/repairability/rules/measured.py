@@ -9,7 +9,7 @@ import numpy as np
 from repairability.allocation import Allocation
 from repairability.curves import Curves
 from repairability.errors import InputError
-from repairability.layers import Layers
+from repairability.network.layers import Layers
 from repairability.solvers import Problem, Solver, get_solver
 
 MEASURES = ("raw", "residual", "rr")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from repairability.allocation import Allocation
-from repairability.layers import Layers
+from repairability.network.layers import Layers
 
 
 def uniform(layers: Layers, sparsity: float, curves: Any = None) -> Allocation:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from repairability.moments import LeastSquares
+from repairability.algebra.moments import LeastSquares
 from repairability.scores.score import lowest_go
 
 

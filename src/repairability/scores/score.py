@@ -7,8 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from repairability.algebra.moments import LeastSquares
 from repairability.masks import magnitude_mask
-from repairability.moments import LeastSquares
 
 
 class Score(Protocol):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from repairability.grams import cholesky
-from repairability.moments import LeastSquares
-from repairability.surgeon import Trace, mask_of, removal_trace, wide_trace
+from repairability.algebra.grams import cholesky
+from repairability.algebra.moments import LeastSquares
+from repairability.algebra.surgeon import Trace, mask_of, removal_trace, wide_trace
 
 EXACT = 768
 """Filters with more inputs than this are cut first; the surgeon is exact up to here."""

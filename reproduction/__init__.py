@@ -1,0 +1,1 @@
+"""The paper, reproduced: its studies, sections beside its numbers, its tables, our results, our pages."""

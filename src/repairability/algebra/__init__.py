@@ -1,0 +1,1 @@
+"""Algebra: sums, moments, Grams and the surgeon; tensors in, tensors out."""

@@ -1,0 +1,126 @@
+"""Affine: each channel is scaled and shifted to what the dense layer gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from repairability.algebra.sums import ChannelSums
+from repairability.calibration import CalibrationSet
+from repairability.errors import InputError
+from repairability.network.layers import Layers
+from repairability.repairs.response import Response
+from repairability.repairs.statistics import Statistics
+from repairability.repairs.walk import Station, walk
+
+MATCHES = ("least_squares", "moments")
+
+_EMPTY = 1e-24
+"""A channel with less than this fraction of the dense one's energy (a millionth millionth of its amplitude) is empty:
+it is not scaled.
+"""
+
+_VALUES = 2**22
+"""Outputs are summed up so many values at a time."""
+
+
+@dataclass(frozen=True)
+class AffineRepair:
+    """y = g b + h per channel, b the pruned layer's output and a the one wanted of it, with means and variances pooled
+    over samples and positions:
+
+    least_squares: g = cov(a, b) / var(b), the least E(a - g b - h)^2; moments: g = sd(a) / sd(b), a and y have the same
+    mean and variance; h = E a - g E b in both. A channel with var(b) = 0 (an empty filter) keeps g = 1.
+
+    g scales the filter. h goes into the layer's bias, else into the running mean of the BatchNorm that takes this
+    layer's output alone. Where there is neither, the best scale without a shift: g = E[a b] / E[b^2], or
+    sqrt(E[a^2] / E[b^2]).
+
+    Layer by layer on the statistics' images, each measured with everything upstream already repaired. For least squares
+    the output that is wanted also makes up for the error of the branch a layer is added to (`walk`); moments are those
+    of the dense layer: an error in a has no place in a variance that is to be matched.
+    """
+
+    match: str = "least_squares"
+    needs_statistics = False
+    needs_dense = True
+
+    def __post_init__(self) -> None:
+        if self.match not in MATCHES:
+            raise InputError(f"match must be one of {', '.join(MATCHES)}, not {self.match!r}")
+
+    @property
+    def name(self) -> str:
+        return "affine" if self.match == "least_squares" else "affine-moments"
+
+    def respond(self, response: Response) -> Response:
+        """y -> g y + h. With a bias that is g (y - bias) + bias', where bias' = g bias + h."""
+        a, y = response.dense.mean, response.mean
+        if response.shifts:
+            scale = self._scale(response.dense.var, response.var, response.cov)
+            shift = a - scale * y
+        else:
+            energies = response.dense.var + a.square(), response.var + y.square()
+            scale = self._scale(*energies, response.cov + a * y)
+            shift = torch.zeros_like(scale)
+        return replace(response, gain=scale * response.gain, offset=scale * response.offset + shift)
+
+    def _scale(self, dense: Tensor, pruned: Tensor, product: Tensor) -> Tensor:
+        """From second moments, central or not."""
+        live = pruned > _EMPTY * dense
+        energy = torch.where(live, pruned, 1.0)
+        scale = product / energy if self.match == "least_squares" else (dense / energy).sqrt()
+        return torch.where(live, scale, 1.0)
+
+    def __call__(
+        self,
+        model: nn.Module,
+        layers: Layers,
+        statistics: Statistics,
+        calibration: CalibrationSet,
+        *,
+        dense: nn.Module | None = None,
+    ) -> None:
+        if dense is None:
+            raise InputError(f"repair {self.name!r} compares with the dense network; call it with dense=")
+        shortcuts = self.match == "least_squares"
+        for station in walk(dense, model, layers, calibration, images=calibration.count, shortcuts=shortcuts):
+            bias, running = _places(station)
+            shifts = bias is not None or running is not None
+            sums = _measured(station)
+            start = torch.zeros(sums.channels, dtype=torch.float64) if bias is None else bias.detach().double().cpu()
+            end = self.respond(Response.begin(sums, start, None, shifts=shifts))
+            scale, shift = end.gain[0], end.offset[0]
+            weight = station.layer.weight
+            with torch.no_grad():
+                _write_(weight, weight.double().cpu() * scale.view(-1, *[1] * (weight.dim() - 1)))
+                if bias is not None:
+                    _write_(bias, scale * start + shift)
+                elif running is not None:
+                    _write_(running, running.double().cpu() - shift)
+
+
+def _places(station: Station) -> tuple[Tensor | None, Tensor | None]:
+    """Where a shift can go: the layer's bias, or the running mean of its own BatchNorm."""
+    bias: Tensor | None = getattr(station.module, "bias", None)
+    running: Tensor | None = getattr(station.norm, "running_mean", None)
+    return bias, running
+
+
+def _measured(station: Station) -> ChannelSums:
+    """The sums over a, the output that is wanted, and b, the one there is."""
+    sums = ChannelSums(1, station.layer.shape[0])
+    for x, wanted in station.pairs:
+        with torch.no_grad():
+            given = station.layer.channels(station.module.forward(x))
+        a = station.layer.channels(wanted)
+        step = max(1, _VALUES // max(1, a[0].numel()))
+        for dense, pruned in zip(a.split(step), given.split(step), strict=True):  # type: ignore[no-untyped-call]
+            sums.update(dense, pruned[None])
+    return sums
+
+
+def _write_(target: Tensor, values: Tensor) -> None:
+    target.copy_(values.to(target.device, target.dtype))

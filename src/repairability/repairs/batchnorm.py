@@ -1,0 +1,71 @@
+"""BN: BatchNorm recalibration."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from repairability._torch import batch_norms, channels_last_, recalibrating_, run
+from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet
+from repairability.network.layers import Layers
+from repairability.progress import track
+from repairability.repairs.response import Response
+from repairability.repairs.statistics import Statistics
+
+SHORT = (2, 32)
+"""Batches, and images in each, of the repair "bn-short": for trying a study out."""
+
+
+@dataclass(frozen=True)
+class BatchNormRepair:
+    """Let the BatchNorm layers relearn their running statistics on unlabeled images, everything else in eval mode.
+
+    The paper's: 20 batches of 128, momentum 0.1, starting from the dense statistics, of which q = 0.9^20 = 12 % remain.
+    `momentum=None`: the plain average over the batches after a reset (q = 0).
+    """
+
+    batches: int = BN_BATCHES
+    batch_size: int = BN_BATCH_SIZE
+    momentum: float | None = 0.1
+    needs_statistics = False
+
+    @property
+    def name(self) -> str:
+        if self.momentum is None:
+            return "bn-cumulative"
+        return "bn-short" if (self.batches, self.batch_size) == SHORT else "bn"
+
+    @property
+    def remaining(self) -> float:
+        """q: the share of the old statistics that is left."""
+        return 0.0 if self.momentum is None else float((1 - self.momentum) ** self.batches)
+
+    def __call__(self, model: nn.Module, layers: Layers, statistics: Statistics, calibration: CalibrationSet) -> None:
+        if not batch_norms(model):
+            warnings.warn(
+                f"{type(model).__name__} has no BatchNorm: repair 'bn' has nothing to recalibrate", stacklevel=2
+            )
+            return
+        if calibration.recalibration_cycles(self.batches, self.batch_size):
+            warnings.warn(
+                f"BatchNorm recalibration wants {self.batches * self.batch_size} images; it cycles over the "
+                f"{len(calibration.recalibration_images)} there are",
+                stacklevel=2,
+            )
+        with channels_last_(model), recalibrating_(model, self.momentum):
+            batches = calibration.recalibration(model, self.batches, self.batch_size)
+            for batch in track(batches, "recalibrating BatchNorm", self.batches):
+                run(model, batch)
+
+    def respond(self, response: Response) -> Response:
+        """The norm behind the layer moves to the output's own statistics, as PyTorch's update does when the calibration
+        set is one batch seen `batches` times; it divides by m - 1. Norms upstream see dense activations and are held.
+        """
+        if response.norm is None:
+            return response
+        q, m = self.remaining, response.pruned.count
+        mean = q * response.norm.mean + (1 - q) * response.mean
+        var = q * response.norm.var + (1 - q) * response.var * (m / max(1, m - 1))
+        return replace(response, norm=replace(response.norm, mean=mean, var=var))

@@ -1,0 +1,161 @@
+"""CR: channelwise variance matching with shrinkage."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from repairability._torch import OutputHook, Reached, evaluating, output_hooks, run
+from repairability.algebra.sums import EPS, ChannelSums
+from repairability.calibration import CalibrationSet
+from repairability.errors import InputError
+from repairability.network.layers import Layer, Layers
+from repairability.network.trace import trace
+from repairability.progress import track
+from repairability.repairs.response import Response
+from repairability.repairs.statistics import Statistics, measure_statistics
+
+_LIVE = 1e-12
+"""A channel is alive if its variance exceeds this fraction of the layer's largest."""
+
+TAUS = ("median", "mean")
+_NAMES: dict[tuple[float, str | float], str] = {
+    (0.1, "median"): "cr",
+    (1.0, "median"): "cr-median",
+    (1.0, "mean"): "cr-mean",
+    (0.01, "mean"): "cr-small-mean",
+}
+
+
+@dataclass(frozen=True)
+class ChannelRepair:
+    """Scale each filter so that its channel's variance approaches the dense one:
+    r = log(var_d + eps) - log(var_p + eps), lam = var_p / (var_p + tau), gamma = exp(lam * r / 2).
+
+    `tau` is `shrinkage` times the median (or mean) of var_p over the layer's live channels, or a number of its own:
+    a channel of typical variance keeps almost all of its correction, a collapsed one almost none: there is only noise
+    left to amplify.
+
+    `sequential`: layer by layer in execution order, each measured with everything upstream already repaired. The
+    simultaneous variant measures all layers in the unrepaired network and over-corrects.
+    """
+
+    shrinkage: float = 0.1
+    tau: str | float = "median"
+    sequential: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tau, str) and self.tau not in TAUS:
+            raise InputError(f"tau must be a number or one of {', '.join(TAUS)}, not {self.tau!r}")
+        if self.shrinkage < 0 or (not isinstance(self.tau, str) and self.tau < 0):
+            raise InputError(f"shrinkage and tau must not be negative: {self.shrinkage}, {self.tau}")
+
+    @property
+    def name(self) -> str:
+        """As the registry calls it; other settings are spelled out."""
+        name = _NAMES.get((self.shrinkage, self.tau), f"cr-{self.shrinkage:g}-{self.tau}")
+        return name if self.sequential else f"{name}-simultaneous"
+
+    def gamma(self, dense_var: Tensor, pruned_var: Tensor) -> Tensor:
+        """The scale of each filter, from variances [..., C] of one layer. An empty filter (var_p = 0) keeps 1."""
+        tau = self._tau(pruned_var)
+        ratio = torch.log(dense_var + EPS) - torch.log(pruned_var + EPS)
+        lam = torch.where(pruned_var > 0, pruned_var / (pruned_var + tau).clamp(min=torch.finfo(torch.float64).tiny), 0)
+        return torch.exp(lam * ratio / 2)
+
+    def _tau(self, pruned_var: Tensor) -> Tensor:
+        if not isinstance(self.tau, str):
+            return torch.tensor(float(self.tau), dtype=torch.float64)
+        live = pruned_var > _LIVE * pruned_var.amax(-1, keepdim=True)
+        alive = torch.where(live, pruned_var, torch.nan)
+        middle = (
+            alive.nanmean(-1, keepdim=True)
+            if self.tau == "mean"
+            else alive.nanquantile(0.5, dim=-1, keepdim=True)  # of an even number, the mean of the middle two
+        )
+        return self.shrinkage * middle.nan_to_num(0.0)  # no live channel: 0
+
+    def respond(self, response: Response) -> Response:
+        """The filter is scaled, not its bias: y -> gamma * (y - bias) + bias."""
+        gamma = self.gamma(response.dense.var, response.var)
+        return replace(
+            response, gain=gamma * response.gain, offset=gamma * response.offset + (1 - gamma) * response.bias
+        )
+
+    def __call__(self, model: nn.Module, layers: Layers, statistics: Statistics, calibration: CalibrationSet) -> None:
+        if not self.sequential:
+            pruned = measure_statistics(model, layers, calibration)
+            for layer in layers:
+                _scale_(layer, self.gamma(statistics[layer.name].var, pruned[layer.name].var))
+            return
+        first = next(iter(calibration.batches(model)))
+        found = trace(model, layers, first)
+        if calibration.batch_count == 1 and all(calls == 1 for calls in found.calls.values()):
+            self._in_one_pass_(model, layers, statistics, first)
+        else:
+            self._layer_by_layer_(model, {layers[x]: found.calls[x] for x in found.order}, statistics, calibration)
+
+    def _in_one_pass_(self, model: nn.Module, layers: Layers, statistics: Statistics, batch: Tensor) -> None:
+        """All images in one batch: each layer is measured, scaled, and hands its scaled output on."""
+
+        def repairing(layer: Layer) -> OutputHook:
+            def hook(module: nn.Module, x: Tensor, output: Tensor) -> Tensor:
+                sums = ChannelSums(0, layer.shape[0])
+                sums.update(layer.channels(output))
+                gamma = self.gamma(statistics[layer.name].var, sums.dense_moments().var)
+                _scale_(layer, gamma)
+                return _scaled_output(layer, module, output, gamma)
+
+            return hook
+
+        hooks = {model.get_submodule(layer.name): repairing(layer) for layer in layers}
+        with evaluating(model), output_hooks(hooks):
+            run(model, batch)
+
+    def _layer_by_layer_(
+        self, model: nn.Module, calls: dict[Layer, int], statistics: Statistics, calibration: CalibrationSet
+    ) -> None:
+        """Where the images do not fit one batch, or a layer is called several times: a pass per layer, each stopped as
+        soon as its layer has been measured.
+        """
+        for layer in track(calls, "repairing channels", len(calls)):
+            sums = ChannelSums(0, layer.shape[0])
+            with (
+                evaluating(model),
+                output_hooks({model.get_submodule(layer.name): _summing(layer, sums, calls[layer])}),
+            ):
+                for batch in calibration.batches(model):
+                    run(model, batch)
+            _scale_(layer, self.gamma(statistics[layer.name].var, sums.dense_moments().var))
+
+
+def _summing(layer: Layer, sums: ChannelSums, calls: int) -> OutputHook:
+    """A hook that adds up the layer's output and ends the forward pass after its last call."""
+    left = itertools.cycle(range(calls - 1, -1, -1))
+
+    def hook(module: nn.Module, x: Tensor, output: Tensor) -> None:
+        sums.update(layer.channels(output))
+        if next(left) == 0:
+            raise Reached
+
+    return hook
+
+
+def _scale_(layer: Layer, gamma: Tensor) -> None:
+    with torch.no_grad():
+        factor = gamma.to(layer.weight.device, layer.weight.dtype)
+        layer.weight.mul_(factor.view(-1, *[1] * (layer.weight.dim() - 1)))
+
+
+def _scaled_output(layer: Layer, module: nn.Module, output: Tensor, gamma: Tensor) -> Tensor:
+    """gamma * (y - bias) + bias, in the output's own layout."""
+    shape = (-1,) if layer.kind == "linear" else (-1, *[1] * (layer.weight.dim() - 2))
+    factor = gamma.to(output.device, output.dtype).view(shape)
+    bias: Tensor | None = getattr(module, "bias", None)
+    if bias is None:
+        return output * factor
+    beta = bias.detach().view(shape)
+    return (output - beta) * factor + beta
