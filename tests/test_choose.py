@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from repairability import CalibrationSet, InputError, PruneConfig, agreement, create_model, prune
-from repairability.pruning import auto
+from repairability.pruning import choose as auto
 from repairability.pruning.choose import Candidate, clearly_less
 from repairability.pruning.result import Trial
 from test_sacred import complete_state, same, users_model
