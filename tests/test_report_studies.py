@@ -16,10 +16,10 @@ from repairability import InputError
 from repairability.detect import Transition
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record, StudyEntry
-from repairability.report import paper
 from repairability.report.estimates import Estimate
 from repairability.report.store import STORE_FORMATS, study_report, write_store_report
 from repairability.tables import Table
+from reproduction import paper
 from reproduction.paper import Number, number, paper_table
 from reproduction.sections import SECTIONS, SMOKE, study_section, study_tables
 from reproduction.sections.allocations import uncapped
