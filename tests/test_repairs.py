@@ -226,7 +226,7 @@ class Plain(nn.Module):
 
 
 def test_with_cumulative_statistics_bn_undoes_cr() -> None:
-    net = create_model("test_repair:Plain").double()
+    net = create_model("test_repairs:Plain").double()
     pruned = pruned_copy(net, 0.8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
