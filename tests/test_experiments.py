@@ -51,6 +51,11 @@ seed = {seeds}
 TESTS = Path(__file__).parent
 
 
+def with_tests() -> str:
+    """The path on which another process finds the tests' networks, and what this one finds."""
+    return os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def study_file(folder: Path, model: str = "networks:small_net", seeds: str = "[0, 1]", text: str = SMALL) -> Path:
     file = folder / "small.toml"
     file.write_text(text.format(model=model, seeds=seeds))
@@ -357,12 +362,33 @@ def test_a_state_digest_sees_every_weight() -> None:
 
 
 def test_every_executor_gives_the_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", with_tests())
     file = study_file(tmp_path)
     here, _ = swept(file, tmp_path / "here", executor=InProcess())
     there, progress = swept(file, tmp_path / "there", executor=Processes(2))
     assert progress.done == 12
     assert results(here) == results(there)
+
+
+def sometimes_deadly(job: dict[str, Any]) -> dict[str, Any]:
+    """A job that leaves a trace of each attempt; a deadly one takes its process with it."""
+    Path(job["folder"], f"{job['name']}-by-{os.getpid()}").touch()
+    time.sleep(0.1 if job["deadly"] else 0.3)
+    if job["deadly"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return job
+
+
+def test_a_job_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
+    """The others are neither failed nor charged an attempt: each of them runs once."""
+    jobs = [{"name": f"job{i}", "deadly": i == 2, "folder": str(tmp_path)} for i in range(6)]
+    outcomes = {job["name"]: result for job, result in Processes(2, attempts=2).run(sometimes_deadly, iter(jobs))}
+    reason = outcomes.pop("job2")
+    assert isinstance(reason, str)
+    assert reason.startswith("the worker died, 2 times")
+    assert outcomes == {job["name"]: job for job in jobs if not job["deadly"]}
+    attempts = sorted(file.name.partition("-by-")[0] for file in tmp_path.iterdir())
+    assert attempts == ["job0", "job1", "job2", "job2", "job3", "job4", "job5"]
 
 
 def test_a_small_data_set_does_for_calibration_and_held_out_images(tmp_path: Path) -> None:
@@ -384,7 +410,7 @@ def test_a_job_leaves_the_threads_as_they_were(tmp_path: Path) -> None:
 
 def driver(file: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "repairability", "sweep", str(file), "--store", str(folder), "--json", *more]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": with_tests(), "OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=interruptible)
 
@@ -485,7 +511,7 @@ def test_a_ray_cluster_loses_a_machine(tmp_path: Path, monkeypatch: pytest.Monke
     pytest.importorskip("ray", reason="needs the extra 'ray'")
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", with_tests())
     memory = {"object_store_memory": 80 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **memory})
     try:
