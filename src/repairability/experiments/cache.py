@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load as from_bytes
-from safetensors.torch import save as to_bytes
 
 from repairability._files import write_atomically
 from repairability.algebra.sums import Moments
@@ -23,42 +22,32 @@ def key_of(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:20]
 
 
-def cached(store: Store | None, kind: str, key: str, compute: Callable[[], bytes]) -> tuple[bytes, bool]:
-    """The bytes of an entry, and whether they were there. One process computes, the others wait for it.
-
-    An entry names its own hash, so that a damaged one is noticed and made again.
-    """
+def cached(store: Store | None, kind: str, key: str, compute: Callable[[], bytes]) -> bytes:
+    """The bytes of an entry: read, or computed by one process while the others wait for it."""
     if store is None:
-        return compute(), False
+        return compute()
     path = store.cache / kind / key
-    if (known := _read(path)) is not None:
-        return known, True
-    with store.claim(f"{kind}-{key}", wait=True):
-        return _computed(path, compute)
+    content = _read(path)
+    if content is None:
+        with store.lock(f"{kind}-{key}"):
+            content = _read(path)
+            if content is None:
+                content = compute()
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, hashlib.sha256(content).digest() + content)
+    return content
 
 
-def cached_all(store: Store | None, entries: Mapping[str, tuple[str, Callable[[], bytes]]]) -> dict[str, bytes]:
-    """Several entries, kind -> (key, how to compute it): what another process computes just now comes last."""
-    found: dict[str, bytes] = {}
-    for kind, (key, compute) in entries.items():
-        if store is None or _read(store.cache / kind / key) is not None:
-            continue
-        with store.claim(f"{kind}-{key}") as free:
-            if free:
-                found[kind] = _computed(store.cache / kind / key, compute)[0]
-    return {kind: found.get(kind) or cached(store, kind, key, compute)[0] for kind, (key, compute) in entries.items()}
-
-
-def _computed(path: Path, compute: Callable[[], bytes]) -> tuple[bytes, bool]:
-    if (known := _read(path)) is not None:
-        return known, True
-    content = compute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, hashlib.sha256(content).digest() + content)
-    return content, False
+def busy(store: Store | None, kind: str, key: str) -> bool:
+    """Whether another process computes this entry just now."""
+    lock = store and store.claim(f"{kind}-{key}")
+    if lock:
+        lock.release()
+    return store is not None and lock is None
 
 
 def _read(path: Path) -> bytes | None:
+    """An entry begins with its own hash, so that a damaged one is noticed and made again."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -68,24 +57,17 @@ def _read(path: Path) -> bytes | None:
 
 
 def pack_diagnosis(diagnosis: Diagnosis) -> bytes:
-    """The curves as JSON in the header, the dense statistics as tensors."""
-    tensors = {
-        f"{layer}|{part}": getattr(moments, part).clone()
+    """The curves as JSON, the dense statistics as tensors."""
+    statistics = {
+        layer: (moments.mean.clone(), moments.var.clone(), moments.count)  # clones: a view is saved with all it views
         for layer, moments in (diagnosis.statistics or {}).items()
-        for part in ("mean", "var")
     }
-    counts = {layer: moments.count for layer, moments in (diagnosis.statistics or {}).items()}
-    metadata = {"diagnosis": diagnosis.to_json(), "counts": json.dumps(counts)}
-    return to_bytes({"": torch.zeros(1), **tensors}, metadata)
+    file = io.BytesIO()
+    torch.save({"diagnosis": diagnosis.to_json(), "statistics": statistics}, file)
+    return file.getvalue()
 
 
 def unpack_diagnosis(content: bytes) -> Diagnosis:
-    size = int.from_bytes(content[:8], "little")
-    header: Mapping[str, Any] = json.loads(content[8 : 8 + size])["__metadata__"]
-    tensors = from_bytes(content)
-    counts = json.loads(header["counts"])
-    statistics = {
-        layer: Moments(mean=tensors[f"{layer}|mean"], var=tensors[f"{layer}|var"], count=count)
-        for layer, count in counts.items()
-    }
-    return replace(Diagnosis.from_json(header["diagnosis"]), statistics=statistics)
+    parts = torch.load(io.BytesIO(content), weights_only=True)
+    statistics = {layer: Moments(*moments) for layer, moments in parts["statistics"].items()}
+    return replace(Diagnosis.from_json(parts["diagnosis"]), statistics=statistics)

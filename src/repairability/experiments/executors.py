@@ -7,6 +7,7 @@ they end; a result is the reason, as text, where the worker died too often. A wo
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import threading
@@ -108,7 +109,7 @@ class Processes:
 
 
 def _stop(pool: ProcessPool) -> None:
-    pool.stop()
+    pool.stop()  # type: ignore[no-untyped-call]
     pool.join()
 
 
@@ -141,7 +142,7 @@ class RayCluster:
         except ModuleNotFoundError as error:
             raise MissingExtraError("ray", "ray") from error
         try:
-            ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
+            ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise InputError(
                 f"no Ray cluster at {self.address!r} ({str(error).splitlines()[0]}); start one with "
@@ -156,7 +157,7 @@ class RayCluster:
 
         def room() -> int:
             """One job per CPU of the cluster as it is now, and one waiting."""
-            return int(ray.cluster_resources().get("CPU", 1)) + 1
+            return int(ray.cluster_resources().get("CPU", 1)) + 1  # type: ignore[no-untyped-call]
 
         try:
             yield from _outcomes(jobs, submit, room, self.retries + 1, (ray.exceptions.RayError,))

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from repairability.data import load_data
 from repairability.errors import InputError
-from repairability.experiments.shared import Job
-from repairability.experiments.spec import RunSpec
+from repairability.experiments.spec import Job, RunSpec
 from repairability.models.pretrained import PRETRAINED
 from repairability.training import TRAINED
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 import socket
+import sys
 import traceback
 import warnings
 from collections.abc import Callable
@@ -24,7 +24,8 @@ from repairability.detect import find_transition
 from repairability.detect.joint import HELD_OUT
 from repairability.diagnostics import diagnose
 from repairability.evaluation import agreement_of_logits, logits_of
-from repairability.experiments.shared import BATCH, Job, Shared, Stages, calibration_images
+from repairability.experiments.shared import BATCH, Shared, Stages, calibration_images
+from repairability.experiments.spec import Job, read_as
 from repairability.experiments.store import Record
 from repairability.provenance import provenance
 from repairability.pruning import PruneConfig, prune
@@ -33,8 +34,7 @@ from repairability.transition import objective, sparsities_per_layer
 
 def run_job(content: dict[str, Any]) -> dict[str, Any]:
     """Run one job; an error of any kind becomes a failed record."""
-    job = Job.from_dict(content)
-    stages = Stages()
+    job, stages = read_as(Job, content), Stages()
     _forget_peak_memory()
     status, result, error = "done", {}, ""
     try:
@@ -50,8 +50,7 @@ def run_job(content: dict[str, Any]) -> dict[str, Any]:
         "seconds": stages.seconds,
         "peak_memory_mb": _peak_memory(),
     }
-    record = Record(job.run_id, job.spec, status, result, error, about)
-    return record.to_dict()
+    return Record(job.run_id, job.spec, status, result, error, about).to_dict()
 
 
 def _prune(job: Job, stages: Stages) -> dict[str, Any]:
@@ -96,17 +95,16 @@ def _prune(job: Job, stages: Stages) -> dict[str, Any]:
 
 def _objective(shared: Shared, plan: Allocation) -> float:
     """J, strict: rr measured at the allocation's own sparsities, conditioned on CR+BN."""
-    grid = sparsities_per_layer([plan], {})
     spec = shared.job.spec
-    found = diagnose(
+    diagnosis = diagnose(
         shared.model,
         shared.calibration,
-        grid=grid,
+        grid=sparsities_per_layer([plan], {}),
         repair=spec.conditioned_on or "cr+bn",
         observe=spec.observe,
         layers=shared.layers,
     )
-    return objective(found.rr, plan)
+    return objective(diagnosis.rr, plan)
 
 
 def _agreement(shared: Shared, model: nn.Module) -> dict[str, Any]:
@@ -128,9 +126,9 @@ def _detect(job: Job, stages: Stages) -> dict[str, Any]:
     spec, shared = job.spec, Shared(job, stages)
     most = spec.count + BN_BATCHES * BN_BATCH_SIZE + (HELD_OUT if spec.method == "agreement" else 0)
     images = calibration_images(shared.data, spec.seed, spec.count, most)
-    model = shared.model
+    model = shared.model  # loaded before the clock of the search starts
     with stages("detect"):
-        found = find_transition(
+        transition = find_transition(
             model,
             images,
             sparsities=spec.sweep,
@@ -138,7 +136,7 @@ def _detect(job: Job, stages: Stages) -> dict[str, Any]:
             null=spec.null,
             config=PruneConfig(observe=spec.observe, conditioned_on=spec.conditioned_on, count=spec.count),
         )
-    return {"transition": found.to_dict(), "fingerprint": images.fingerprint}
+    return {"transition": transition.to_dict(), "fingerprint": images.fingerprint}
 
 
 _TASKS: dict[str, Callable[[Job, Stages], dict[str, Any]]] = {"prune": _prune, "detect": _detect}
@@ -150,9 +148,14 @@ def _forget_peak_memory() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _peak_memory() -> float:
-    try:
+def _peak_memory() -> float | None:
+    """Of this process, in MB; None where the system does not say."""
+    with suppress(OSError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         return round(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024, 1)
-    except (OSError, StopIteration):
-        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+    with suppress(ImportError):
+        import resource  # Windows has none
+
+        unit = 2**20 if sys.platform == "darwin" else 2**10  # bytes there, kilobytes elsewhere
+        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
+    return None

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,8 @@ from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet
 from repairability.data import Data, load_data
 from repairability.diagnostics import Diagnosis, diagnose
 from repairability.evaluation import Metrics, evaluate
-from repairability.experiments.cache import cached, cached_all, key_of, pack_diagnosis, unpack_diagnosis
-from repairability.experiments.spec import FIT_VERSION, RunSpec
+from repairability.experiments.cache import busy, cached, key_of, pack_diagnosis, unpack_diagnosis
+from repairability.experiments.spec import FIT_VERSION, Job
 from repairability.experiments.store import Store
 from repairability.models import create_model
 from repairability.network.folding import for_inference
@@ -34,25 +33,8 @@ BATCH = 250
 _KEPT = 2**30
 """Test images stay in memory, ready for the network, up to so many bytes."""
 
-
-@dataclass(frozen=True)
-class Job:
-    """A run and where things lie: nothing here but the spec decides its result."""
-
-    run_id: str
-    spec: RunSpec
-    weights: str | None  # the file, or a word that create_model knows
-    data: str
-    root: str = "data"
-    store: str | None = None  # for the cache
-    device: str = "cpu"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**self.__dict__, "spec": self.spec.to_dict()}
-
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> Job:
-        return cls(**{**content, "spec": RunSpec.read(content["spec"])})
+_data = lru_cache(maxsize=2)(load_data)
+_digest = lru_cache(maxsize=2)(state_digest)
 
 
 @dataclass
@@ -69,22 +51,12 @@ class Stages:
 
 
 @lru_cache(maxsize=2)
-def _data(name: str, root: str, image_size: int | None) -> Data:
-    return load_data(name, root=root, image_size=image_size)
-
-
-@lru_cache(maxsize=2)
 def _network(
     model: str, weights: str | None, num_classes: int | None, seed: int, data: str, root: str, device: str
 ) -> nn.Module:
     if weights == TRAINED:
-        return digits_network(_data(data, root, None)).to(device)
+        return digits_network(_data(data, root=root)).to(device)
     return create_model(model, num_classes=num_classes, weights=weights, seed=seed).to(device)
-
-
-@lru_cache(maxsize=2)
-def _digest(model: nn.Module) -> str:
-    return state_digest(model)
 
 
 @lru_cache(maxsize=1)
@@ -118,16 +90,14 @@ class Shared:
     @cached_property
     def data(self) -> Data:
         with self.stages("load"):
-            return _data(self.job.data, self.job.root, self.job.spec.image_size)
+            return _data(self.job.data, root=self.job.root, image_size=self.job.spec.image_size)
 
     @cached_property
     def model(self) -> nn.Module:
-        spec = self.job.spec
-        seed = spec.seed if self.job.weights is None else 0
+        job, spec = self.job, self.job.spec
+        seed = spec.seed if job.weights is None else 0
         with self.stages("load"):
-            return _network(
-                spec.model, self.job.weights, spec.num_classes, seed, self.job.data, self.job.root, self.job.device
-            )
+            return _network(spec.model, job.weights, spec.num_classes, seed, job.data, job.root, job.device)
 
     @cached_property
     def layers(self) -> Layers:
@@ -169,14 +139,13 @@ class Shared:
             about = (_digest(self.model), self.calibration.fingerprint, grid, repair, spec.observe, spec.threads)
             # only the curves of a refit know of scores
             key = key_of(*about, *([spec.score, FIT_VERSION] if fit_of(get_repair(repair)) else []))
-            return unpack_diagnosis(cached(self.store, "diagnosis", key, measure)[0])
+            return unpack_diagnosis(cached(self.store, "curves", key, measure))
 
     def metrics(self, model: nn.Module, stage: str = "evaluate") -> Metrics:
         with self.stages("load"):
             batches = _test_batches(self.data, self.job.spec.test_images)
         with self.stages(stage):
-            given = batches or self.data.test.batches(BATCH, self.job.spec.test_images)
-            return evaluate(self.finished(model), given)
+            return evaluate(self.finished(model), batches or self.data.test.batches(BATCH, self.job.spec.test_images))
 
     def finished(self, model: nn.Module) -> nn.Module:
         """A copy for evaluation alone: as fast as it goes, in the spec's precision. Repairs are always in full."""
@@ -197,6 +166,10 @@ class Shared:
 
         spec = self.job.spec
         about = (_digest(self.model), self.data.fingerprint, spec.test_images, spec.threads, spec.precision)
-        drawn = key_of(*about, self.calibration.fingerprint)
-        entries = {"dense": (key_of(*about), as_it_is), "dense_bn": (drawn, recalibrated)}
-        return {f"{name}_top1": json.loads(found) for name, found in cached_all(self.store, entries).items()}
+        entries = {
+            "dense": (key_of(*about), as_it_is),
+            "dense_bn": (key_of(*about, self.calibration.fingerprint), recalibrated),
+        }
+        # what another process computes just now comes last
+        order = sorted(entries, key=lambda kind: busy(self.store, kind, entries[kind][0]))
+        return {f"{kind}_top1": json.loads(cached(self.store, kind, *entries[kind])) for kind in order}
