@@ -227,7 +227,25 @@ def test_records(store: Store) -> None:
     assert frame["top1"].tolist() == [first.result["top1"], second.result["top1"]]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "edited", "foreign", "binary", "renamed"])
+OLD_RECORD = """{"run_id": "f1563dd40b17db5e", "status": "done", "spec": {"model": "resnet18", "data": "cifar100",
+"task": "prune", "weights": null, "num_classes": null, "image_size": null, "rule": "rr", "options": {},
+"score": "magnitude", "repair": "cr+bn", "conditioned_on": null, "sparsity": 0.95, "grid": [0.9], "observe": "layer",
+"seed": 0, "count": 128, "test_images": null, "held_out": 0, "precision": "float32", "objective": false,
+"method": "cts", "sweep": null, "null": true, "threads": 1}, "result": {"top1": 0.5, "allocation": {"a.b": 0.25},
+"loss": Infinity}, "error": "", "provenance": {"host": "vm", "seconds": {"load": 0.1}}, "digest": "0a08c81001b7b8ca"}"""
+
+
+def test_a_record_of_an_earlier_version_keeps_its_digest(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.path("f1563dd40b17db5e").parent.mkdir()
+    store.path("f1563dd40b17db5e").write_text(OLD_RECORD)
+    record = store.read("f1563dd40b17db5e")
+    assert record is not None
+    assert (record.spec.grid, record.result["allocation"]) == ((0.9,), {"a.b": 0.25})
+    assert record.to_dict() == json.loads(OLD_RECORD)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "edited", "foreign", "binary", "bare", "renamed"])
 def test_damaged_records_are_reported_and_made_again(damage: str, store: Store, tmp_path: Path) -> None:
     whole = results(store)
     victim, other = sorted(whole)
@@ -238,6 +256,7 @@ def test_damaged_records_are_reported_and_made_again(damage: str, store: Store, 
         "edited": text.replace('"top1": ', '"top1": 1').encode(),
         "foreign": b"[1, 2]",
         "binary": bytes(range(256)),
+        "bare": b'{"digest": "44136fa355b3678a"}',  # of nothing
         "renamed": store.path(other).read_bytes(),
     }
     file.write_bytes(harm[damage])

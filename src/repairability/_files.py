@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -37,10 +38,23 @@ def _umask() -> int:
     return mask
 
 
+def write_sealed(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write bytes behind their own hash, so that `read_sealed` notices damage."""
+    write_atomically(path, hashlib.sha256(content).digest() + content)
+
+
+def read_sealed(path: str | os.PathLike[str]) -> bytes:
+    data = Path(path).read_bytes()
+    content = data[32:]
+    if hashlib.sha256(content).digest() != data[:32]:
+        raise InputError(f"{path} is damaged: its hash does not fit its content")
+    return content
+
+
 def read_text(path: str | os.PathLike[str]) -> str:
     """The text of a file, or an error that names it."""
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -6,15 +6,17 @@ import hashlib
 import io
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from repairability._files import write_atomically
+from repairability._files import read_sealed, write_sealed
 from repairability.algebra.sums import Moments
 from repairability.diagnostics import Diagnosis
+from repairability.errors import InputError
 from repairability.experiments.store import Store
 
 
@@ -34,7 +36,7 @@ def cached(store: Store | None, kind: str, key: str, compute: Callable[[], bytes
             if content is None:
                 content = compute()
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, hashlib.sha256(content).digest() + content)
+                write_sealed(path, content)
     return content
 
 
@@ -47,13 +49,10 @@ def busy(store: Store | None, kind: str, key: str) -> bool:
 
 
 def _read(path: Path) -> bytes | None:
-    """An entry begins with its own hash, so that a damaged one is noticed and made again."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    content = data[32:]
-    return content if hashlib.sha256(content).digest() == data[:32] else None
+    """None where there is no entry, or a damaged one: it is made again."""
+    with suppress(FileNotFoundError, InputError):
+        return read_sealed(path)
+    return None
 
 
 def pack_diagnosis(diagnosis: Diagnosis) -> bytes:

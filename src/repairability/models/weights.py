@@ -13,7 +13,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from repairability.errors import InputError
+from repairability.errors import InputError, first_line
+
+UNREADABLE = (safetensors.SafetensorError, pickle.UnpicklingError, OSError, RuntimeError, EOFError, ValueError)
+"""What reading a safetensors or torch file raises where it is damaged, or no such file."""
 
 
 def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, new_head: bool = False) -> None:
@@ -64,9 +67,8 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
             if file.suffix == ".safetensors"
             else torch.load(file, map_location="cpu", weights_only=True)
         )
-    except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"cannot read weights from {file}: {reason}") from error
+    except UNREADABLE as error:
+        raise InputError(f"cannot read weights from {file}: {first_line(error)}") from error
     for wrapper in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
