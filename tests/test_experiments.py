@@ -33,7 +33,7 @@ from repairability.experiments import (
     sweep,
 )
 from repairability.experiments import shared as shared_module
-from repairability.experiments.cache import busy, cached, pack_diagnosis, unpack_diagnosis
+from repairability.experiments.shared import pack_diagnosis, unpack_diagnosis
 
 SMALL = """
 title = "small"
@@ -322,12 +322,12 @@ def test_nothing_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_diagnosis_goes_through_the_cache_unchanged() -> None:
     model, images = create_model("digits"), torch.randn(128, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-    found = diagnose(model, images)
-    back = unpack_diagnosis(pack_diagnosis(found))
-    assert back == found
+    diagnosis = diagnose(model, images)
+    back = unpack_diagnosis(pack_diagnosis(diagnosis))
+    assert back == diagnosis
     assert back.statistics is not None
-    assert found.statistics is not None
-    for layer, moments in found.statistics.items():
+    assert diagnosis.statistics is not None
+    for layer, moments in diagnosis.statistics.items():
         assert torch.equal(back.statistics[layer].mean, moments.mean)
         assert torch.equal(back.statistics[layer].var, moments.var)
         assert back.statistics[layer].count == moments.count
@@ -341,11 +341,11 @@ def test_the_cache_computes_once_and_notices_damage(tmp_path: Path) -> None:
         return b"content"
 
     for _ in range(2):
-        assert cached(store, "kind", "key", compute) == b"content"
+        assert store.cached("kind", "key", compute) == b"content"
     assert len(calls) == 1
-    (store.cache / "kind" / "key").write_bytes(b"half")
+    (tmp_path / "cache" / "kind" / "key").write_bytes(b"half")
     for _ in range(2):
-        assert cached(store, "kind", "key", compute) == b"content"
+        assert store.cached("kind", "key", compute) == b"content"
     assert len(calls) == 2
 
 
@@ -353,7 +353,6 @@ ONE_OF_MANY = """
 import sys, time
 from pathlib import Path
 from repairability.experiments import Store
-from repairability.experiments.cache import cached
 folder = Path(sys.argv[1])
 
 def compute():
@@ -361,7 +360,7 @@ def compute():
     time.sleep(0.5)
     return b"x" * 100_000
 
-assert cached(Store(folder), "kind", "key", compute) == b"x" * 100_000
+assert Store(folder).cached("kind", "key", compute) == b"x" * 100_000
 """
 
 
@@ -414,18 +413,18 @@ def test_a_job_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
 
 def test_a_small_data_set_does_for_calibration_and_held_out_images(tmp_path: Path) -> None:
     (spec, *_) = read_study(study_file(tmp_path)).specs  # random:10 has 256 images, calibration would take them all
-    found = run_job(Files().job(spec.model_copy(update={"held_out": 100}), None).to_dict())
-    assert found["status"] == "done", found["error"]
-    assert found["result"]["agreement"]["n"] == 100
-    found = run_job(Files().job(spec.model_copy(update={"held_out": 193}), None).to_dict())  # 64 are the statistics'
-    assert "256 training images, 257 were asked for" in found["error"]
+    record = run_job(Files().job(spec.model_copy(update={"held_out": 100}), None).to_dict())
+    assert record["status"] == "done", record["error"]
+    assert record["result"]["agreement"]["n"] == 100
+    record = run_job(Files().job(spec.model_copy(update={"held_out": 193}), None).to_dict())  # 64 are the statistics'
+    assert "256 training images, 257 were asked for" in record["error"]
 
 
 def test_a_job_leaves_the_threads_as_they_were(tmp_path: Path) -> None:
     (spec, *_) = read_study(study_file(tmp_path)).specs
     threads = torch.get_num_threads()
-    found = run_job(Files().job(spec.model_copy(update={"threads": 1}), None).to_dict())
-    assert found["status"] == "done"
+    record = run_job(Files().job(spec.model_copy(update={"threads": 1}), None).to_dict())
+    assert record["status"] == "done"
     assert torch.get_num_threads() == threads
 
 
@@ -445,7 +444,7 @@ def wait_for_records(folder: Path, count: int, process: subprocess.Popen[str]) -
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
     """The worker processes of a driver (the spawned ones, not multiprocessing's tracker)."""
-    found = []
+    workers = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -454,17 +453,17 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
             except (OSError, ValueError):
                 continue
             if parent == process.pid and "spawn_main" in command:
-                found.append(int(entry.name))
-    return found
+                workers.append(int(entry.name))
+    return workers
 
 
 def await_workers(process: subprocess.Popen[str]) -> list[int]:
     """The same, once there are any; none where the driver has ended."""
     end = time.monotonic() + 60
-    while not (found := workers_of(process)) and process.poll() is None:
+    while not (workers := workers_of(process)) and process.poll() is None:
         assert time.monotonic() < end
         time.sleep(0.01)
-    return found
+    return workers
 
 
 def test_kill_9_of_the_driver_and_of_workers(tmp_path: Path) -> None:
@@ -499,13 +498,13 @@ def test_kill_9_of_the_driver_and_of_workers(tmp_path: Path) -> None:
 def test_two_sweeps_on_one_store_do_the_work_once(tmp_path: Path) -> None:
     file = study_file(tmp_path, "networks:SlowNet", "[0, 1, 2, 3]")
     both = [driver(file, tmp_path / "runs") for _ in range(2)]
-    found = []
+    summaries = []
     for process in both:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-        found.append(json.loads(out))
-    assert sum(each["done"] for each in found) == 24
-    assert all(each["known"] + each["done"] + each["elsewhere"] == 24 for each in found)
+        summaries.append(json.loads(out))
+    assert sum(summary["done"] for summary in summaries) == 24
+    assert all(summary["known"] + summary["done"] + summary["elsewhere"] == 24 for summary in summaries)
     assert len(results(Store(tmp_path / "runs"))) == 24
 
 
@@ -584,12 +583,11 @@ def test_what_another_process_computes_is_known_and_free_when_it_dies(tmp_path: 
     with subprocess.Popen([sys.executable, "-c", WITH_A_LOCK, str(tmp_path)], stdin=pipe, stdout=pipe) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"True\n"
-        assert busy(store, "kind", "key")
-        assert not busy(store, "kind", "other")
+        assert store.busy("kind", "key")
+        assert not store.busy("kind", "other")
         assert store.claim("kind-key") is None
         other.kill()
-    assert not busy(store, "kind", "key")
-    assert not busy(None, "kind", "key")
+    assert not store.busy("kind", "key")
 
 
 def test_it_imports_where_there_is_no_fcntl_and_no_resource() -> None:

@@ -10,11 +10,11 @@ from repairability.provenance import provenance
 
 
 def test_it_says_what_ran_where() -> None:
-    found = provenance()
-    assert {"repairability", "commit", "torch", "python", "hardware"} <= found.keys()
-    assert found["torch"] == torch.__version__
-    assert "threads" in found["hardware"]
-    assert all(isinstance(value, str) and value for value in found.values())
+    facts = provenance()
+    assert {"repairability", "commit", "torch", "python", "hardware"} <= facts.keys()
+    assert facts["torch"] == torch.__version__
+    assert "threads" in facts["hardware"]
+    assert all(isinstance(value, str) and value for value in facts.values())
 
 
 def test_outside_a_checkout_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -312,12 +312,12 @@ def test_the_rate_goes_up_and_down_once() -> None:
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (16, 24), (4, 4)])
 def test_augmentation_crops_a_reflected_image_and_flips(height: int, width: int) -> None:
     images = torch.randn(40, 3, height, width, generator=torch.Generator().manual_seed(0))
-    found = augmented(images, torch.Generator().manual_seed(1))
-    assert torch.equal(found, augmented(images, torch.Generator().manual_seed(1)))
+    shifted = augmented(images, torch.Generator().manual_seed(1))
+    assert torch.equal(shifted, augmented(images, torch.Generator().manual_seed(1)))
     down, across = height // 8, width // 8
     padded = F.pad(images, (across, across, down, down), mode="reflect")
     kinds = set()
-    for i, image in enumerate(found):
+    for i, image in enumerate(shifted):
         ways = [
             (y, x, flip)
             for y in range(2 * down + 1)

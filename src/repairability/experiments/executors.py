@@ -20,7 +20,7 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
-from repairability.errors import InputError, MissingExtraError
+from repairability.errors import InputError, MissingExtraError, first_line
 
 JobContent = dict[str, Any]
 Function = Callable[[JobContent], dict[str, Any]]
@@ -59,15 +59,12 @@ def _outcomes(
                 if attempt < attempts:
                     running[submit(job)] = job, attempt + 1
                 else:
-                    reason = (str(death).splitlines() or [type(death).__name__])[0]
-                    yield job, f"the worker died, {attempt} times ({reason})"
+                    yield job, f"the worker died, {attempt} times ({first_line(death)})"
 
 
 @dataclass(frozen=True)
 class InProcess:
     """One after the other, here."""
-
-    name = "local"
 
     def run(self, function: Function, jobs: Jobs) -> Results:
         for job in jobs:
@@ -85,7 +82,6 @@ class Processes:
 
     workers: int
     attempts: int = 3
-    name = "processes"
 
     def run(self, function: Function, jobs: Jobs) -> Results:
         pool = self._pool()
@@ -116,13 +112,11 @@ def _stop(pool: ProcessPool) -> None:
 def _end_with_the_driver() -> None:
     """A worker whose driver is gone ends. (Ctrl-C is the driver's: Pebble's workers ignore it.)"""
 
-    def watch() -> None:
-        driver = multiprocessing.parent_process()
-        if driver is not None:
-            driver.join()
-            os._exit(1)
+    def watch(driver: Any) -> None:
+        driver.join()
+        os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=watch, args=[multiprocessing.parent_process()], daemon=True).start()
 
 
 @dataclass(frozen=True)
@@ -134,7 +128,6 @@ class RayCluster:
     address: str | None = None
     gpus: float = 0.0
     retries: int = 3
-    name = "ray"
 
     def run(self, function: Function, jobs: Jobs) -> Results:
         try:
@@ -145,18 +138,16 @@ class RayCluster:
             ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise InputError(
-                f"no Ray cluster at {self.address!r} ({str(error).splitlines()[0]}); start one with "
+                f"no Ray cluster at {self.address!r} ({first_line(error)}); start one with "
                 "'ray start --head', or leave --address away for a local one"
             ) from error
         task = ray.remote(function)
 
         def submit(job: JobContent) -> Future[dict[str, Any]]:
             resources = {"num_cpus": job["spec"]["threads"], "num_gpus": self.gpus}
-            future: Future[dict[str, Any]] = task.options(max_retries=0, **resources).remote(job).future()
-            return future
+            return task.options(max_retries=0, **resources).remote(job).future()
 
-        def room() -> int:
-            """One job per CPU of the cluster as it is now, and one waiting."""
+        def room() -> int:  # a job per CPU of the cluster as it is now, and one waiting
             return int(ray.cluster_resources().get("CPU", 1)) + 1  # type: ignore[no-untyped-call]
 
         try:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from repairability._torch import copy_of, state_digest
+from repairability.algebra.sums import Moments
 from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet
 from repairability.data import Data, load_data
 from repairability.diagnostics import Diagnosis, diagnose
 from repairability.evaluation import Metrics, evaluate
-from repairability.experiments.cache import busy, cached, key_of, pack_diagnosis, unpack_diagnosis
 from repairability.experiments.spec import FIT_VERSION, Job
 from repairability.experiments.store import Store
 from repairability.models import create_model
@@ -76,6 +78,27 @@ def calibration_images(data: Data, seed: int, count: int, most: int) -> Calibrat
     return CalibrationSet(data.unlabeled(min(most, len(data.train)), seed), count=count)
 
 
+def pack_diagnosis(diagnosis: Diagnosis) -> bytes:
+    """The curves as JSON, the dense statistics as tensors."""
+    statistics = {
+        layer: (moments.mean.clone(), moments.var.clone(), moments.count)  # clones: a view is saved with all it views
+        for layer, moments in (diagnosis.statistics or {}).items()
+    }
+    file = io.BytesIO()
+    torch.save({"diagnosis": diagnosis.to_json(), "statistics": statistics}, file)
+    return file.getvalue()
+
+
+def unpack_diagnosis(content: bytes) -> Diagnosis:
+    parts = torch.load(io.BytesIO(content), weights_only=True)
+    statistics = {layer: Moments(*moments) for layer, moments in parts["statistics"].items()}
+    return replace(Diagnosis.from_json(parts["diagnosis"]), statistics=statistics)
+
+
+def key_of(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:20]
+
+
 @dataclass(frozen=True)
 class Shared:
     """Network, images and diagnosis of a job: from memory, from the store's cache, or made now."""
@@ -85,7 +108,10 @@ class Shared:
 
     @property
     def store(self) -> Store | None:
-        return None if self.job.store is None else Store(Path(self.job.store))
+        return None if self.job.store is None else Store(self.job.store)
+
+    def cached(self, kind: str, key: str, compute: Callable[[], bytes]) -> bytes:
+        return compute() if self.store is None else self.store.cached(kind, key, compute)
 
     @cached_property
     def data(self) -> Data:
@@ -139,7 +165,7 @@ class Shared:
             about = (_digest(self.model), self.calibration.fingerprint, grid, repair, spec.observe, spec.threads)
             # only the curves of a refit know of scores
             key = key_of(*about, *([spec.score, FIT_VERSION] if fit_of(get_repair(repair)) else []))
-            return unpack_diagnosis(cached(self.store, "curves", key, measure))
+            return unpack_diagnosis(self.cached("curves", key, measure))
 
     def metrics(self, model: nn.Module, stage: str = "evaluate") -> Metrics:
         with self.stages("load"):
@@ -171,5 +197,5 @@ class Shared:
             "dense_bn": (key_of(*about, self.calibration.fingerprint), recalibrated),
         }
         # what another process computes just now comes last
-        order = sorted(entries, key=lambda kind: busy(self.store, kind, entries[kind][0]))
-        return {f"{kind}_top1": json.loads(cached(self.store, kind, *entries[kind])) for kind in order}
+        order = sorted(entries, key=lambda kind: self.store is not None and self.store.busy(kind, entries[kind][0]))
+        return {f"{kind}_top1": json.loads(self.cached(kind, *entries[kind])) for kind in order}

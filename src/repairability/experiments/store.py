@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from pydantic.dataclasses import dataclass
 
-from repairability._files import write_atomically
+from repairability._files import read_sealed, write_atomically, write_sealed
 from repairability._frames import frame_of
 from repairability.errors import InputError
 from repairability.experiments.spec import RunSpec, plain, read_as
@@ -88,10 +89,6 @@ class Store:
 
     def path(self, run_id: str) -> Path:
         return self.folder / "records" / f"{run_id}.json"
-
-    @property
-    def cache(self) -> Path:
-        return self.folder / "cache"
 
     def write(self, record: Record) -> None:
         _write(self.path(record.run_id), record.to_dict())
@@ -168,6 +165,24 @@ class Store:
         except Timeout:
             return None
         return lock
+
+    def cached(self, kind: str, key: str, compute: Callable[[], bytes]) -> bytes:
+        """An entry of the cache: read, or computed by one process while the others wait for it."""
+        path = self.folder / "cache" / kind / key
+        with self.lock(f"{kind}-{key}"):
+            with suppress(FileNotFoundError, InputError):  # a damaged entry is made again
+                return read_sealed(path)
+            content = compute()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_sealed(path, content)
+            return content
+
+    def busy(self, kind: str, key: str) -> bool:
+        """Whether another process computes this entry of the cache just now."""
+        lock = self.claim(f"{kind}-{key}")
+        if lock is not None:
+            lock.release()
+        return lock is None
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
