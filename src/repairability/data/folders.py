@@ -19,20 +19,21 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"}
 
 def load_folder(path: Path, image_size: int | None) -> Data:
     """Classes are the sub-folders of train, in alphabetical order; the test part is called test or val."""
-    train, test = path / "train", next((path / x for x in ("test", "val") if (path / x).is_dir()), path / "test")
+    train, test = path / "train", path / "val"
+    if (path / "test").is_dir() or not test.is_dir():
+        test = path / "test"
     for folder in (train, test):
         if not folder.is_dir():
-            raise InputError(
-                f"no folder {folder}; an image folder holds train/CLASS/*.png and test (or val)/CLASS/*.png"
-            )
-    classes = sorted(x.name for x in train.iterdir() if x.is_dir())
-    extra = sorted({x.name for x in test.iterdir() if x.is_dir()} - set(classes))
-    if not classes or extra:
-        raise InputError(
-            f"{test} has classes that {train} lacks: {', '.join(extra)}" if extra else f"no classes in {train}"
-        )
-    parts = [_part(folder, classes, image_size or SIZE) for folder in (train, test)]
-    return Data(f"folder:{path}", len(classes), parts[0], parts[1])
+            layout = "an image folder holds train/CLASS/*.png and test (or val)/CLASS/*.png"
+            raise InputError(f"no folder {folder}; {layout}")
+    classes, tested = (sorted(place.name for place in folder.iterdir() if place.is_dir()) for folder in (train, test))
+    extra = [name for name in tested if name not in classes]
+    if extra:
+        raise InputError(f"{test} has classes that {train} lacks: {', '.join(extra)}")
+    if not classes:
+        raise InputError(f"no classes in {train}")
+    size = image_size or SIZE
+    return Data(f"folder:{path}", len(classes), _part(train, classes, size), _part(test, classes, size))
 
 
 def _part(folder: Path, classes: Sequence[str], size: int) -> Split:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import os
+import pkgutil
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,15 +14,15 @@ from torch import nn
 from repairability._torch import evaluation_mode_, seeded
 from repairability._vision import torchvision
 from repairability.errors import InputError, unknown
-from repairability.models.cifar import cifar_resnet, vgg16_bn_quarter
-from repairability.models.digits import digits_resnet
+from repairability.models.cifar import QUARTER, CifarResNet, PlainVGG
+from repairability.models.digits import DigitsResNet
 from repairability.models.pretrained import PRETRAINED, pretrained_model
 from repairability.models.weights import load_weights_
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    **{f"resnet{depth}": partial(cifar_resnet, depth) for depth in (20, 32, 44, 56, 110)},
-    "vgg16_bn_quarter": vgg16_bn_quarter,
-    "digits": digits_resnet,
+    **{f"resnet{depth}": partial(CifarResNet, depth) for depth in (20, 32, 44, 56, 110)},
+    "vgg16_bn_quarter": partial(PlainVGG, QUARTER),
+    "digits": DigitsResNet,
 }
 """Our own networks; every name that is not here is torchvision's."""
 
@@ -73,16 +74,14 @@ def _torchvision_builder(name: str) -> Callable[..., Any]:
 
 
 def _imported(name: str) -> Callable[..., Any]:
-    module_name, _, attribute = name.partition(":")
+    module, _, attribute = name.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f"cannot import {module_name!r} for the model {name!r}: {error}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise unknown(f"name in {module_name}", attribute, [x for x in dir(found) if not x.startswith("_")])
-        found = getattr(found, part)
-    if not callable(found):
+        builder = pkgutil.resolve_name(name)
+    except (ImportError, ValueError) as error:
+        raise InputError(f"cannot import {module!r} for the model {name!r}: {error}") from error
+    except AttributeError:
+        public = [name for name in vars(sys.modules[module]) if not name.startswith("_")]
+        raise unknown(f"name in {module}", attribute, public) from None
+    if not callable(builder):
         raise InputError(f"{name!r} is not callable")
-    builder: Callable[..., Any] = found
-    return builder
+    return builder  # type: ignore[no-any-return]
