@@ -596,8 +596,8 @@ def test_it_imports_where_there_is_no_fcntl_and_no_resource() -> None:
 import sys
 sys.modules["fcntl"] = sys.modules["resource"] = None
 import repairability.cli, repairability.experiments.archive
-from repairability.experiments.run import _peak_memory
-assert _peak_memory() is None or _peak_memory() > 10
+from repairability.provenance import peak_memory
+assert peak_memory() is None or peak_memory() > 10
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

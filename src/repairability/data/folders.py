@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,42 +37,40 @@ def load_folder(path: Path, image_size: int | None) -> Data:
 
 
 def _part(folder: Path, classes: Sequence[str], size: int) -> Split:
-    files = [
-        (file, label)
+    files = {
+        file: label
         for label, name in enumerate(classes)
         for file in sorted((folder / name).rglob("*"))
         if file.suffix.lower() in SUFFIXES
-    ]
+    }
     if not files:
         raise InputError(f"no images in {folder} (looked for {', '.join(sorted(SUFFIXES))})")
-    return Split(
-        torch.tensor([label for _, label in files]),
-        lambda indices: read_files([files[i][0] for i in indices], size),
-        *IMAGENET,
-        content=lambda: file_content([file for file, _ in files], size),
-    )
+    return from_files(list(files), list(files.values()), size)
 
 
-def usual_view(size: int) -> Callable[[Any], Tensor]:
-    """ImageNet's: the shorter side to size * 256 / 224 (bilinear, antialiased), then the centre."""
-    transforms = torchvision("transforms.v2")
-    view: Callable[[Any], Tensor] = transforms.Compose(
-        [
-            transforms.PILToTensor(),
-            transforms.ToDtype(torch.float32, scale=True),
-            transforms.Resize(round(size * 256 / 224), antialias=True),
-            transforms.CenterCrop(size),
-        ]
-    )
-    return view
+def from_files(files: Sequence[Path], labels: Sequence[int], size: int) -> Split:
+    """A split of image files, decoded when they are asked for."""
+
+    def read(indices: Sequence[int]) -> Tensor:
+        return decoded([files[i] for i in indices], size)
+
+    return Split(torch.tensor(labels), read, *IMAGENET, content=partial(file_content, files, size))
 
 
-def read_files(files: Sequence[Path], size: int) -> Tensor:
-    """Decode each file into its usual view [3, size, size]."""
+def decoded(files: Sequence[Path], size: int) -> Tensor:
+    """The usual view of ImageNet [n, 3, size, size]: the shorter side to size * 256 / 224 (bilinear, antialiased), then
+    the centre.
+    """
     from PIL import Image, UnidentifiedImageError
 
-    view = usual_view(size)
-    images = []
+    transforms = torchvision("transforms.v2")
+    steps = [
+        transforms.PILToTensor(),
+        transforms.ToDtype(torch.float32, scale=True),
+        transforms.Resize(round(size * 256 / 224), antialias=True),
+        transforms.CenterCrop(size),
+    ]
+    view, images = transforms.Compose(steps), []
     for file in files:
         try:
             with Image.open(file) as image:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from repairability._vision import torchvision
-from repairability.data.folders import SIZE, load_folder, usual_view
-from repairability.data.splits import IMAGENET, Data, Split, file_content, from_array
+from repairability.data.folders import SIZE, from_files, load_folder
+from repairability.data.splits import IMAGENET, Data, Split, from_array
 from repairability.errors import InputError, first_line
 
 _SMALL = {"size": "320px"}  # of Imagenette's three sizes
@@ -31,16 +29,10 @@ def _in_memory(dataset: Any, size: int | None) -> Split:
 
 
 def _from_files(dataset: Any, size: int | None) -> Split:
-    """Pets and Imagenette decode an image when it is asked for."""
-    view = usual_view(size or SIZE)
-    labels = dataset._labels if hasattr(dataset, "_labels") else [label for _, label in dataset._samples]
-
-    def read(indices: Sequence[int]) -> Tensor:
-        return torch.stack([view(dataset[i][0].convert("RGB")) for i in indices])
-
-    files = dataset._images if hasattr(dataset, "_images") else [file for file, _ in dataset._samples]
-    content = partial(file_content, [Path(file) for file in files], size or SIZE)
-    return Split(torch.tensor(labels), read, *IMAGENET, content=content)
+    """Pets and Imagenette name their files."""
+    samples = dataset._samples if hasattr(dataset, "_samples") else zip(dataset._images, dataset._labels, strict=True)
+    files, labels = zip(*samples, strict=True)
+    return from_files([Path(file) for file in files], labels, size or SIZE)
 
 
 DATA_SETS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Callable[[Any, int | None], Split], int]] = {
