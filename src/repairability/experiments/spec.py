@@ -37,12 +37,8 @@ class RunSpec(BaseModel):
 
     model: str = Field(description="a torchvision name, resnet20/32/44/56/110, digits, or package.module:callable")
     data: str = Field(description="a data set's name, npz:FILE or folder:FOLDER")
-    task: Literal["prune", "detect"] = Field(
-        "prune", description="prune: prune, repair, evaluate; detect: look for the transition"
-    )
-    weights: str | None = Field(
-        None, description="a state dict's file, 'imagenet', 'trained' (digits: on the spot), or none: random"
-    )
+    task: Literal["prune", "detect"] = Field("prune", description="prune, repair and evaluate; or seek the transition")
+    weights: str | None = Field(None, description="a state dict's file, 'imagenet', 'trained' (digits), none: random")
     num_classes: int | None = Field(None, ge=1, description="classes of the model's head")
     image_size: int | None = Field(None, ge=1, description="resize images to this side")
     rule: str = Field("rr", description=f"one of {', '.join(RULES)}, or {AUTO}: chosen without labels")
@@ -59,9 +55,7 @@ class RunSpec(BaseModel):
     count: int = Field(128, ge=1, description="calibration images for the statistics")
     test_images: int | None = Field(None, ge=1, description="only the first so many test images")
     held_out: int = Field(0, ge=0, description="unlabeled images for the agreement with the dense network; 0: none")
-    precision: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of the finished network's forward passes; bfloat16 takes half the time on a new CPU"
-    )
+    precision: Literal["float32", "bfloat16"] = Field("float32", description="of the finished network's forward passes")
     objective: bool = Field(False, description="also J, the mean of rr at the allocation's own sparsities")
     method: str = Field("cts", description=f"detect: {' or '.join(METHODS)}")
     sweep: tuple[float, ...] | None = Field(None, description="detect: the sparsities; none: the method's own")
