@@ -91,7 +91,7 @@ class Allocation(Value, Mapping[str, float]):
 
     @property
     def global_sparsity(self) -> float:
-        """Pruned / all weights of the pruned types, the dense stem included."""
+        """Pruned / all weights of the pruned types (eq:global_sparsity), the dense stem included."""
         return self.pruned_total / max(1, self.n_all)
 
     def table(self) -> Table:
