@@ -34,6 +34,7 @@ from repairability.experiments import (
 )
 from repairability.experiments import shared as shared_module
 from repairability.experiments.shared import pack_diagnosis, unpack_diagnosis
+from repairability.pruning import plan
 
 SMALL = """
 title = "small"
@@ -298,6 +299,7 @@ def test_studies_of_a_store(store: Store) -> None:
 
 def test_nothing_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = {"diagnose": 0, "create_model": 0}
+    places = {"diagnose": plan, "create_model": shared_module}
 
     def counting(name: str, original: Any) -> Any:
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -306,8 +308,8 @@ def test_nothing_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
         return counted
 
-    for name in calls:
-        monkeypatch.setattr(shared_module, name, counting(name, getattr(shared_module, name)))
+    for name, place in places.items():
+        monkeypatch.setattr(place, name, counting(name, getattr(place, name)))
     for shared in (shared_module._network, shared_module._data, shared_module.calibration_images):
         shared.cache_clear()
     swept(study_file(tmp_path, seeds="[0]"), tmp_path / "runs")

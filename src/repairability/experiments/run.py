@@ -6,7 +6,7 @@ import socket
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,17 +15,15 @@ from torch import Tensor, nn
 
 from repairability._torch import threads
 from repairability.allocation import Allocation
-from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES
+from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, HELD_OUT
 from repairability.data import Data
 from repairability.detect import find_transition
-from repairability.detect.joint import HELD_OUT
-from repairability.diagnostics import diagnose
 from repairability.evaluation import agreement_of_logits, logits_of
 from repairability.experiments.shared import BATCH, Shared, Stages, calibration_images
 from repairability.experiments.spec import Job, read_as
 from repairability.experiments.store import Record
 from repairability.provenance import forget_peak_memory, peak_memory, provenance
-from repairability.pruning import PruneConfig, prune
+from repairability.pruning import Recipe, measurement_for, prune
 from repairability.transition import objective, sparsities_per_layer
 
 
@@ -55,7 +53,7 @@ def _prune(job: Job, stages: Stages) -> dict[str, Any]:
         score=spec.score,
         repair=spec.repair,
         curves=shared.diagnosis(),
-        config=PruneConfig(observe=spec.observe, options=spec.options, count=spec.count),
+        config=spec.config,
     )
     for stage, seconds in result.timings.items():
         stages.seconds[stage] = round(seconds, 4)
@@ -85,16 +83,10 @@ def _prune(job: Job, stages: Stages) -> dict[str, Any]:
 
 def _objective(shared: Shared, plan: Allocation) -> float:
     """J, strict: rr measured at the allocation's own sparsities, conditioned on CR+BN."""
-    spec = shared.job.spec
-    diagnosis = diagnose(
-        shared.model,
-        shared.calibration,
-        grid=sparsities_per_layer([plan], {}),
-        repair=spec.conditioned_on or "cr+bn",
-        observe=spec.observe,
-        layers=shared.layers,
-    )
-    return objective(diagnosis.rr, plan)
+    config = replace(shared.job.spec.config, grid=sparsities_per_layer([plan], {}))
+    wanted = measurement_for(Recipe("rr"), [plan.sparsity], config)
+    assert wanted is not None, "rr works on curves"
+    return objective(wanted.diagnose(shared.model, shared.calibration, shared.layers).rr, plan)
 
 
 def _agreement(shared: Shared, model: nn.Module) -> dict[str, Any]:
@@ -124,7 +116,7 @@ def _detect(job: Job, stages: Stages) -> dict[str, Any]:
             sparsities=spec.sweep,
             method=spec.method,
             null=spec.null,
-            config=PruneConfig(observe=spec.observe, conditioned_on=spec.conditioned_on, count=spec.count),
+            config=spec.config,
         )
     return {"transition": transition.to_dict(), "fingerprint": images.fingerprint}
 

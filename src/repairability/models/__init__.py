@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import pkgutil
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from torch import nn
 
+from repairability._imports import imported
 from repairability._torch import evaluation_mode_, seeded
 from repairability._vision import torchvision
 from repairability.errors import InputError, unknown
@@ -50,7 +49,7 @@ def create_model(
         _torchvision_builder(name)  # refuses what torchvision does not have
         with seeded(seed):
             return evaluation_mode_(pretrained_model(name, num_classes))
-    build = _imported(name) if ":" in name else MODELS.get(name) or _torchvision_builder(name)
+    build = imported(name, "model") if ":" in name else MODELS.get(name) or _torchvision_builder(name)
     options = {} if num_classes is None else {"num_classes": num_classes}
     with seeded(seed):
         try:
@@ -71,17 +70,3 @@ def _torchvision_builder(name: str) -> Callable[..., Any]:
         raise unknown("model", name, [*MODELS, *known])
     builder: Callable[..., Any] = models.get_model_builder(name)
     return builder
-
-
-def _imported(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    try:
-        builder = pkgutil.resolve_name(name)
-    except (ImportError, ValueError) as error:
-        raise InputError(f"cannot import {module!r} for the model {name!r}: {error}") from error
-    except AttributeError:
-        public = [name for name in vars(sys.modules[module]) if not name.startswith("_")]
-        raise unknown(f"name in {module}", attribute, public) from None
-    if not callable(builder):
-        raise InputError(f"{name!r} is not callable")
-    return builder  # type: ignore[no-any-return]
