@@ -17,6 +17,7 @@ from conftest import interruptible
 from repairability import InputError, create_model, diagnose, load_data
 from repairability._torch import state_digest
 from repairability.experiments import (
+    Executor,
     Files,
     InProcess,
     Processes,
@@ -383,12 +384,17 @@ def test_a_state_digest_sees_every_weight() -> None:
 # --- executors ----------------------------------------------------------------------------------------------------
 
 
-def test_every_executor_gives_the_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("executor", [Processes(2), RayCluster()], ids=["processes", "ray"])
+def test_every_executor_gives_the_same_results(
+    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(executor, RayCluster):
+        pytest.importorskip("ray", reason="needs the extra 'ray'")
     monkeypatch.setenv("PYTHONPATH", with_tests())
-    file = study_file(tmp_path)
+    file = study_file(tmp_path, seeds="[0]")
     here, _ = swept(file, tmp_path / "here", executor=InProcess())
-    there, progress = swept(file, tmp_path / "there", executor=Processes(2))
-    assert progress.done == 12
+    there, progress = swept(file, tmp_path / "there", executor=executor)
+    assert (progress.done, progress.left) == (6, 0)
     assert results(here) == results(there)
 
 

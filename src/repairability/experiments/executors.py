@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from repairability.errors import InputError, MissingExtraError, first_line
 JobContent = dict[str, Any]
 Function = Callable[[JobContent], dict[str, Any]]
 Jobs = Iterator[JobContent | None]
-Results = Iterator[tuple[JobContent, dict[str, Any] | str]]
+Results = Generator[tuple[JobContent, dict[str, Any] | str], None, None]
 Submit = Callable[[JobContent], Future[dict[str, Any]]]
 
 PAUSE = 0.2

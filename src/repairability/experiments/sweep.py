@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +12,7 @@ from filelock import FileLock
 from repairability.errors import InputError
 from repairability.experiments.executors import Executor, InProcess
 from repairability.experiments.run import run_job
-from repairability.experiments.spec import Job
+from repairability.experiments.spec import Job, read_as
 from repairability.experiments.store import Record, Store, StudyEntry
 from repairability.experiments.study import Study
 
@@ -64,7 +65,6 @@ def sweep(
             progress.known += 1
     tell(progress)
     claims: dict[str, FileLock] = {}
-    specs = {job.run_id: job.spec for job in jobs}
 
     def unclaimed() -> Iterator[dict[str, Any] | None]:
         """Jobs that nobody else is running, each claimed when it is handed out; None while the rest are others'."""
@@ -90,25 +90,29 @@ def sweep(
                 yield None
 
     try:
-        for content, outcome in (executor or InProcess()).run(run_job, unclaimed()):
-            run_id = content["run_id"]
-            if isinstance(outcome, str):
-                record = Record(run_id, specs[run_id], "failed", error=outcome)
-            else:
-                record = Record.from_dict(outcome)
-            store.write(record)
-            claims.pop(run_id).release()
-            progress.running -= 1
-            if record.status == "done":
-                progress.done += 1
-            else:
-                progress.failed += 1
-                progress.problems.append(f"run {run_id} failed: {record.error.splitlines()[0]}")
-            tell(progress)
+        with closing((executor or InProcess()).run(run_job, unclaimed())) as outcomes:
+            for content, outcome in outcomes:
+                record = _recorded(content, outcome)
+                store.write(record)
+                claims.pop(record.run_id).release()
+                progress.running -= 1
+                if record.status == "done":
+                    progress.done += 1
+                else:
+                    progress.failed += 1
+                    progress.problems.append(f"run {record.run_id} failed: {record.error.splitlines()[0]}")
+                tell(progress)
     finally:
         for lock in claims.values():
             lock.release()
     return progress
+
+
+def _recorded(job: dict[str, Any], outcome: dict[str, Any] | str) -> Record:
+    """What came of a job; of one whose worker died, the reason."""
+    if isinstance(outcome, str):
+        return read_as(Record, {"run_id": job["run_id"], "spec": job["spec"], "status": "failed", "error": outcome})
+    return Record.from_dict(outcome)
 
 
 def _settled(store: Store, job: Job, progress: Progress, retry_failed: bool) -> Record | None:
