@@ -127,6 +127,6 @@ def _norms_behind(model: nn.Module, layers: Layers, names: Mapping[str, str], ob
         assert norm.running_var is not None
         mean, var = norm.running_mean.double().cpu(), norm.running_var.double().cpu()
         weight = torch.ones_like(mean) if norm.weight is None else norm.weight.detach().double().cpu()
-        shift = torch.zeros_like(mean) if norm.bias is None else norm.bias.double().cpu()
+        shift = torch.zeros_like(mean) if norm.bias is None else norm.bias.detach().double().cpu()
         behind[layer] = Norm(weight, shift, norm.eps, mean, var)
     return behind
