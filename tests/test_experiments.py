@@ -419,6 +419,43 @@ def test_a_job_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
     assert attempts == ["job0", "job1", "job2", "job2", "job3", "job4", "job5"]
 
 
+def sleeping(job: dict[str, Any]) -> dict[str, Any]:
+    """A job that says where it runs and then takes a minute."""
+    Path(job["file"]).with_suffix(".new").write_text(str(os.getpid()))
+    Path(job["file"]).with_suffix(".new").rename(job["file"])
+    time.sleep(60)
+    return job
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_worker_ends_with_its_driver(tmp_path: Path) -> None:
+    program = """
+import sys
+from repairability.experiments import Processes
+from test_experiments import sleeping
+if __name__ == "__main__":
+    list(Processes(1).run(sleeping, iter([{"file": sys.argv[1]}])))
+"""
+    file, environment = tmp_path / "pid", {**os.environ, "PYTHONPATH": with_tests()}
+    with subprocess.Popen([sys.executable, "-c", program, str(file)], env=environment) as process:
+        end = time.monotonic() + 60
+        while not file.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        worker = int(file.read_text())
+        assert alive(worker)
+        process.kill()
+    end = time.monotonic() + 20
+    while alive(worker) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not alive(worker)
+
+
 def test_a_small_data_set_does_for_calibration_and_held_out_images(tmp_path: Path) -> None:
     (spec, *_) = read_study(study_file(tmp_path)).specs  # random:10 has 256 images, calibration would take them all
     record = run_job(Files().job(spec.model_copy(update={"held_out": 100}), None).to_dict())
