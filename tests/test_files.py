@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repairability import InputError
-from repairability._files import read_sealed, read_text, write_atomically, write_sealed
+from repairability._files import make_folder, read_sealed, read_text, write_atomically, write_sealed
 
 
 def test_writes_and_replaces(tmp_path: Path) -> None:
@@ -55,3 +55,12 @@ def test_a_seal_shows_damage(tmp_path: Path) -> None:
         file.write_bytes(damaged)
         with pytest.raises(InputError, match="entry is damaged"):
             read_sealed(file)
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    with pytest.raises(InputError, match="cannot make the folder .*file/below: "):
+        make_folder(tmp_path / "file" / "below")

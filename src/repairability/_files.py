@@ -38,6 +38,14 @@ def _umask() -> int:
     return mask
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, or an error that names it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+
+
 def write_sealed(path: str | os.PathLike[str], content: bytes) -> None:
     """Write bytes behind their own hash, so that `read_sealed` notices damage."""
     write_atomically(path, hashlib.sha256(content).digest() + content)

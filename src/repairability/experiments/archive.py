@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from repairability._files import write_atomically
+from repairability._files import make_folder, write_atomically
 from repairability.errors import InputError
 from repairability.experiments.spec import plain, read_as
 from repairability.experiments.store import Record, Store, StudyEntry
@@ -38,10 +38,7 @@ def write_archive(store: Store, folder: Path) -> list[Path]:
         raise InputError(f"{store.folder} has no runs to archive ({len(records)} of smoke studies)")
     lines = [{"study": plain(entry)} for entry in studies] + [{"record": _archived(record)} for record in kept]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+    make_folder(folder)
     write_atomically(folder / RUNS, gzip.compress(text.encode(), mtime=0))
     return [folder / RUNS]
 

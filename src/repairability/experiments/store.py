@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 from pydantic.dataclasses import dataclass
 
-from repairability._files import read_sealed, write_atomically, write_sealed
+from repairability._files import make_folder, read_sealed, write_atomically, write_sealed
 from repairability._frames import frame_of
 from repairability.errors import InputError
 from repairability.experiments.spec import RunSpec, plain, read_as
@@ -154,7 +154,7 @@ class Store:
         It is the kernel's, so it goes with its process however that ends; its file stays, empty.
         """
         path = self.folder / "locks" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         return FileLock(path)
 
     def claim(self, name: str) -> FileLock | None:
@@ -173,7 +173,7 @@ class Store:
             with suppress(FileNotFoundError, InputError):  # a damaged entry is made again
                 return read_sealed(path)
             content = compute()
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             write_sealed(path, content)
             return content
 
@@ -186,10 +186,7 @@ class Store:
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {path.parent}: {error.strerror}") from error
+    make_folder(path.parent)
     write_atomically(path, json.dumps(content, indent=1))
 
 
