@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from repairability._files import write_atomically
 from repairability._frames import frame_of
 from repairability.errors import InputError
@@ -156,7 +158,7 @@ class Store:
         found = []
         for file in sorted((self.folder / "studies").glob("*.json")):
             try:
-                found.append(StudyEntry.from_dict(json.loads(file.read_text())))
+                found.append(TypeAdapter(StudyEntry).validate_python(json.loads(file.read_text())))
             except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
                 raise InputError(f"{file} is not a study of a store: {error}") from error
         return found

@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import model_validator
+from pydantic.dataclasses import dataclass as checked_dataclass
+
 from repairability._files import read_text
 from repairability.errors import InputError, unknown
 from repairability.experiments.spec import RunSpec
@@ -45,7 +48,7 @@ class Study:
         return StudyEntry(self.name, self.title, self.sections, self.about, tuple(run_ids), self.smoke)
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True)
 class StudyEntry:
     """A study that was swept into a store: which runs are its own, and the sections that show them."""
 
@@ -56,13 +59,14 @@ class StudyEntry:
     run_ids: tuple[str, ...]
     smoke: bool = False
 
+    @model_validator(mode="before")
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> StudyEntry:
-        """Also of earlier versions, which had one `section`."""
-        values = dict(content)
-        if "section" in values:
-            values["sections"] = [values.pop("section")]
-        return cls(**{**values, "sections": tuple(values["sections"]), "run_ids": tuple(values["run_ids"])})
+    def _of_earlier_versions(cls, content: Any) -> Any:
+        """They wrote one `section`."""
+        if isinstance(content, Mapping) and "section" in content:
+            rest = {key: value for key, value in content.items() if key != "section"}
+            return {**rest, "sections": [content["section"]]}
+        return content
 
 
 def section_name(section: str) -> str:
