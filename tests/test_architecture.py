@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
-    ["errors", "tables", "progress", "provenance", "_files", "_frames", "_torch", "_vision"],
+    ["errors", "tables", "progress", "provenance", "_files", "_frames", "_imports", "_torch", "_vision"],
     ["algebra", "curves", "allocation"],
     ["network"],
     ["calibration", "evaluation", "transition", "models", "data", "solvers", "masks"],
@@ -82,6 +82,15 @@ def test_a_room_imports_lower_shelves_only(file: Path) -> None:
             continue
         assert parts[1] in GROUND or SHELF[parts[1]] < SHELF[room], f"{room} must not import {parts[1]}"
     assert room in GROUND or room in SHELF
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
+def test_the_library_knows_nothing_of_the_reproduction(file: Path) -> None:
+    """Not even by a name that would be imported later."""
+    tree = ast.parse(file.read_text())
+    assert not [name for name in imports(tree) if name.split(".")[0] == "reproduction"]
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    assert not [text for text in texts if text.startswith("reproduction.")]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))

@@ -8,7 +8,7 @@ import pytest
 
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
-from reproduction.sections import study_section, study_tables
+from test_report_studies import study_section, study_tables
 
 
 def run(top1: float, seconds: float = 1.0, **settings: Any) -> Record:

@@ -126,12 +126,12 @@ def projection_forced(records: Sequence[Record]) -> Section:
     """Projections pinned to a sparsity, the rest by ERK."""
     ours: Cells = {}
     for group in groups([record for record in records if record.spec.options.get("pinned")], RESNET18):
-        rows = [{**record.result, "regular": _regular(record), **_pinned(record.spec)} for record in group.records]
-        by_seed = {(row["pinned"], row["seed"]): row for row in rows}  # the same in every repair
-        for pinned, regular in over_seeds(by_seed.values(), "regular", lambda row: row["pinned"]).items():
-            ours[group.place, *pinned] = {"regular convolutions": regular}
-        for (pinned, repair), top1 in over_seeds(rows, "top1", lambda row: (row["pinned"], row["repair"])).items():
-            ours[group.place, *pinned][repair] = top1
+        rows = [_pinned(record, group.place) for record in group.records]
+        by_seed = {(row["cell"], row["seed"]): row for row in rows}  # the same in every repair
+        for cell, regular in over_seeds(by_seed.values(), "regular", lambda row: row["cell"]).items():
+            ours[cell] = {"regular convolutions": regular}
+        for (cell, repair), top1 in over_seeds(rows, "top1", lambda row: (row["cell"], row["repair"])).items():
+            ours[cell][repair] = top1
     columns = {"regular convolutions": "Reg. conv sp.", "bn": "BN", "cr+bn": "CR+BN"}
     paper: Paper = {
         (*PLACE, (share(row["Proj. sp."]),)): numbers(row, columns) for row in paper_table("projection_forced")
@@ -141,17 +141,15 @@ def projection_forced(records: Sequence[Record]) -> Section:
     return Section([compare(title, (*HEAD, "projections"), ours, paper, note=note, stacked=True)])
 
 
-def _pinned(spec: RunSpec) -> dict[str, Any]:
-    sparsities = tuple(float(s) for s in spec.options["pinned"].values())
-    return {"pinned": (round(spec.sparsity, 6), sparsities), "repair": spec.repair, "seed": spec.seed}
-
-
-def _regular(record: Record) -> float:
-    """The sparsity of the layers that are not pinned."""
-    result, pinned = record.result, record.spec.options["pinned"]
+def _pinned(record: Record, place: str) -> dict[str, Any]:
+    """A run with its cell, and the sparsity of its layers that are not pinned."""
+    spec, result, pinned = record.spec, record.result, record.spec.options["pinned"]
     plan = Allocation(result["allocation"], result["totals"], result["n_all"])
     free = [layer for layer in plan if not any(fnmatchcase(layer, pattern) for pattern in pinned)]
-    return sum(map(plan.pruned, free)) / max(1, sum(plan.totals[layer] for layer in free))
+    regular = sum(map(plan.pruned, free)) / max(1, sum(plan.totals[layer] for layer in free))
+    cell = (place, round(spec.sparsity, 6), tuple(float(s) for s in pinned.values()))
+    own = {"repair": spec.repair, "seed": spec.seed, "top1": result["top1"], "n": result["n"]}
+    return {**own, "regular": regular, "cell": cell}
 
 
 def uncapped(spec: RunSpec) -> dict[str, float]:

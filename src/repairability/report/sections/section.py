@@ -12,7 +12,7 @@ from repairability.report.sections.groups import data_name, model_name
 from repairability.tables import Table
 
 Draw = Callable[[], Any]
-"""A chart that is drawn when somebody wants it, since tables need no library for charts; None where nothing fills it."""
+"""A chart, drawn when somebody wants it, since tables need no library for charts; None where nothing fills it."""
 
 SMOKE = "Smoke run: figures mean nothing."
 
