@@ -52,7 +52,7 @@ def study_section(name: str, records: Sequence[Record], *, smoke: bool = False) 
 
 
 def study_tables(name: str, records: Sequence[Record], *, smoke: bool = False) -> list[Table]:
-    return sections.study_tables((SECTIONS[name],), records, smoke=smoke)
+    return list(study_section(name, records, smoke=smoke).tables)
 
 
 def run(top1: float = 0.1, *, result: dict[str, Any] | None = None, **spec: Any) -> Record:
@@ -457,7 +457,7 @@ def test_tables_need_no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_an_unknown_section_is_refused(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        sections.study_tables((name,), [])
+        sections.study_section((name,), [])
 
 
 # --- the store's page ---------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from repairability.experiments import (
     sweep,
 )
 from repairability.experiments.archive import archived_records, copy_known
-from repairability.report.sections import get_section, study_tables
+from repairability.report.sections import get_section, study_section
 from repairability.tables import Table, percent
 
 
@@ -105,7 +105,7 @@ def sweep_verb(
             watch=watch,
         )
     kept, problems = records.read_all(records.members(whole.name))
-    tables = study_tables(whole.sections, kept, smoke=whole.smoke)
+    tables = study_section(whole.sections, kept, smoke=whole.smoke).tables
     notes = [*found.problems, *problems]
     summary = {
         "study": whole.name,

@@ -9,11 +9,11 @@ from repairability._imports import imported
 from repairability.errors import InputError, unknown
 from repairability.experiments.store import Record
 from repairability.experiments.study import section_name
+from repairability.naming import name_of
 from repairability.report.sections.accuracy import accuracy
 from repairability.report.sections.detectors import detectors
 from repairability.report.sections.section import SMOKE, Draw, Section, origin
 from repairability.report.sections.settings import settings
-from repairability.tables import Table
 
 MakeSection = Callable[[Sequence[Record]], Section]
 
@@ -21,17 +21,21 @@ SECTIONS: dict[str, MakeSection] = {"accuracy": accuracy, "settings": settings, 
 """What makes a section of a study's records, failed ones included."""
 
 
-def get_section(name: str) -> MakeSection:
-    """A section by its name here, or by `package.module:callable`."""
-    if ":" in name:
-        make: MakeSection = imported(name, "section")
+def get_section(section: str | MakeSection) -> MakeSection:
+    """A section by its name here or by `package.module:callable`; a callable is its own."""
+    if not isinstance(section, str):
+        return section
+    if ":" in section:
+        make: MakeSection = imported(section, "section")
         return make
-    if name not in SECTIONS:
-        raise InputError(f"{unknown('section', name, SECTIONS)} Others are named as package.module:callable")
-    return SECTIONS[name]
+    if section not in SECTIONS:
+        raise InputError(f"{unknown('section', section, SECTIONS)} Others are named as package.module:callable")
+    return SECTIONS[section]
 
 
-def study_sections(names: Sequence[str], records: Sequence[Record], *, smoke: bool = False) -> dict[str, Section]:
+def study_sections(
+    names: Sequence[str | MakeSection], records: Sequence[Record], *, smoke: bool = False
+) -> dict[str, Section]:
     """The sections of these records by their short names, each caption completed by where its numbers come from."""
     made = {}
     for name in names:
@@ -40,7 +44,7 @@ def study_sections(names: Sequence[str], records: Sequence[Record], *, smoke: bo
             raise InputError(f"the section {name!r} returned {type(section).__name__}, not a Section")
         words = origin(records if section.records is None else section.records, smoke=smoke)
         tables = [replace(table, caption=" ".join(x for x in (table.caption, words) if x)) for table in section.tables]
-        made[section_name(name)] = replace(section, tables=tables)
+        made[section_name(name) if isinstance(name, str) else name_of(name)] = replace(section, tables=tables)
     return made
 
 
@@ -53,14 +57,9 @@ def joined(sections: Mapping[str, Section]) -> Section:
     return Section([table for section in sections.values() for table in section.tables], figures)
 
 
-def study_section(names: Sequence[str], records: Sequence[Record], *, smoke: bool = False) -> Section:
-    """All that a study prints, in one."""
+def study_section(names: Sequence[str | MakeSection], records: Sequence[Record], *, smoke: bool = False) -> Section:
+    """All that a study prints, in one; its tables need no optional dependency."""
     return joined(study_sections(names, records, smoke=smoke))
 
 
-def study_tables(names: Sequence[str], records: Sequence[Record], *, smoke: bool = False) -> list[Table]:
-    """Only the tables; this needs no optional dependency."""
-    return list(study_section(names, records, smoke=smoke).tables)
-
-
-__all__ = ["SECTIONS", "SMOKE", "Section", "get_section", "joined", "study_section", "study_sections", "study_tables"]
+__all__ = ["SECTIONS", "SMOKE", "Section", "get_section", "joined", "study_section", "study_sections"]
