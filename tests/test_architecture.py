@@ -92,15 +92,6 @@ def test_a_room_imports_lower_shelves_only(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
-def test_the_library_knows_nothing_of_the_reproduction(file: Path) -> None:
-    """Not even by a name that would be imported later."""
-    tree = ast.parse(file.read_text())
-    assert not [name for name in imports(tree) if name.split(".")[0] == "reproduction"]
-    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    assert not [text for text in texts if text.startswith("reproduction.")]
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
 def test_borrowing_and_printing_have_their_room(file: Path) -> None:
     room, found = room_of(file), set(calls(ast.parse(file.read_text())))
     borrowing = {c for c in found if c.startswith((".register_forward", ".register_full")) or c in (".train", ".eval")}

@@ -16,13 +16,12 @@ from repairability.models import create_model
 from repairability.network.layers import prunable_layers
 from repairability.report import figures as charts
 from repairability.report.data import ReportData
-from repairability.report.estimates import estimate, over_seeds
 from repairability.report.sections.groups import Cells, Group, cells, data_name, file_name, groups
 from repairability.report.sections.section import Draw, Section
 from repairability.report.tables import short_percent
 from repairability.rules.erk import erk_raw, erk_scale
 from reproduction.paper import Number, by_rule, numbers, paper_table, setting, share
-from reproduction.sections.compare import HEAD, RESNET18, Paper, compare, shown
+from reproduction.sections.compare import HEAD, RESNET18, Paper, compare, shown, tabulated
 
 PLACE = ("CIFAR100", 0.95)
 """What the paper's layerwise tables are of."""
@@ -52,14 +51,12 @@ def layerwise(records: Sequence[Record]) -> Section:
 def allocation_correlation(records: Sequence[Record]) -> Section:
     """How alike the allocations of RR and ERK are."""
     runs = shown(records, BOTH)
-    rows = []
-    for group, s in _both(groups(runs, RESNET18)):
-        for rr, erk in _pairs(group, s):
-            alike = _correlations(rr.result["allocation"], erk.result["allocation"])
-            rows += [{"key": (group.place, s), "name": name, "r": r, "n": rr.result["n"]} for name, r in alike.items()]
-    ours: Cells = {}
-    for (key, name), value in over_seeds(rows, "r", lambda row: (row["key"], row["name"])).items():
-        ours.setdefault(key, {})[name] = value
+    rows = [
+        {"key": (group.place, s), "column": name, "r": r, "n": rr.result["n"]}
+        for group, s in _both(groups(runs, RESNET18))
+        for rr, erk in _pairs(group, s)
+        for name, r in _correlations(rr.result["allocation"], erk.result["allocation"]).items()
+    ]
     levels = {
         rule: {row["Layer"]: float(row[f"{rule.upper()} sparsity"]) for row in paper_table("layerwise_delta")}
         for rule in BOTH
@@ -71,6 +68,7 @@ def allocation_correlation(records: Sequence[Record]) -> Section:
         "are computed from its layerwise table."
     )
     title = "Correlation between RR's and ERK's sparsities"
+    ours = tabulated(rows, "r")
     table = compare(title, HEAD, ours, paper, note=note, scale=1, digits=3, accuracy=False)
     return Section([table], records=runs)
 
@@ -105,14 +103,16 @@ def erk_cap(records: Sequence[Record]) -> Section:
     for group, s in _both(groups(runs, RESNET18)):
         erk = group.at(s, "erk")
         densities = uncapped(erk[0].spec)
-        for (layer,), levels in _levels(group, s).items():
-            density = densities.get(layer)
-            if layer in group.report.projections or (density or 0.0) > 1:
-                row = {f"{rule} sparsity": levels[rule] for rule in ("erk", "rr") if rule in levels}
-                if density is not None:
-                    results = [record.result for record in erk]
-                    row = {"uncapped density": estimate([density] * len(erk), results, "density"), **row}
-                ours[group.place, s, layer] = row
+        rows = [
+            {"key": (layer,), "column": "uncapped density", "density": density, "n": record.result["n"]}
+            for record in erk
+            for layer, density in densities.items()
+        ]
+        uncapped_density = tabulated(rows, "density")
+        for key, levels in _levels(group, s).items():
+            if key[0] in group.report.projections or densities.get(key[0], 0.0) > 1:
+                known = {f"{rule} sparsity": levels[rule] for rule in ("erk", "rr") if rule in levels}
+                ours[(group.place, s, *key)] = {**uncapped_density.get(key, {}), **known}
     columns = {"uncapped density": "Uncapped density", "erk sparsity": "ERK sparsity", "rr sparsity": "RR sparsity"}
     paper: Paper = {(*PLACE, row["Layer"]): numbers(row, columns) for row in paper_table("erk_cap")}
     title = "ERK's cap: projections, and layers whose uncapped density exceeds one"
@@ -124,14 +124,11 @@ def erk_cap(records: Sequence[Record]) -> Section:
 
 def projection_forced(records: Sequence[Record]) -> Section:
     """Projections pinned to a sparsity, the rest by ERK."""
-    ours: Cells = {}
-    for group in groups([record for record in records if record.spec.options.get("pinned")], RESNET18):
-        rows = [_pinned(record, group.place) for record in group.records]
-        by_seed = {(row["cell"], row["seed"]): row for row in rows}  # the same in every repair
-        for cell, regular in over_seeds(by_seed.values(), "regular", lambda row: row["cell"]).items():
-            ours[cell] = {"regular convolutions": regular}
-        for (cell, repair), top1 in over_seeds(rows, "top1", lambda row: (row["cell"], row["repair"])).items():
-            ours[cell][repair] = top1
+    pinned = [record for record in records if record.spec.options.get("pinned")]
+    rows = [_pinned(record, group.place) for group in groups(pinned, RESNET18) for record in group.records]
+    by_seed = {(row["key"], row["seed"]): {**row, "column": "regular convolutions"} for row in rows}  # in every repair
+    regular, top1 = tabulated(by_seed.values(), "regular"), tabulated(rows, "top1")
+    ours: Cells = {key: {**regular[key], **top1[key]} for key in top1}
     columns = {"regular convolutions": "Reg. conv sp.", "bn": "BN", "cr+bn": "CR+BN"}
     paper: Paper = {
         (*PLACE, (share(row["Proj. sp."]),)): numbers(row, columns) for row in paper_table("projection_forced")
@@ -147,9 +144,9 @@ def _pinned(record: Record, place: str) -> dict[str, Any]:
     plan = Allocation(result["allocation"], result["totals"], result["n_all"])
     free = [layer for layer in plan if not any(fnmatchcase(layer, pattern) for pattern in pinned)]
     regular = sum(map(plan.pruned, free)) / max(1, sum(plan.totals[layer] for layer in free))
-    cell = (place, round(spec.sparsity, 6), tuple(float(s) for s in pinned.values()))
-    own = {"repair": spec.repair, "seed": spec.seed, "top1": result["top1"], "n": result["n"]}
-    return {**own, "regular": regular, "cell": cell}
+    key = (place, round(spec.sparsity, 6), tuple(float(s) for s in pinned.values()))
+    own = {"seed": spec.seed, "top1": result["top1"], "regular": regular, "n": result["n"]}
+    return {"key": key, "column": spec.repair, **own}
 
 
 def uncapped(spec: RunSpec) -> dict[str, float]:
@@ -189,14 +186,11 @@ def _levels(group: Group, s: float) -> Cells:
         mine, theirs = rr.result["allocation"], erk.result["allocation"]
         levels.append(("rr - erk", rr, {layer: mine[layer] - theirs[layer] for layer in mine if layer in theirs}))
     rows = [
-        {"layer": layer, "name": name, "level": level, "n": record.result["n"]}
+        {"key": (layer,), "column": name, "level": level, "n": record.result["n"]}
         for name, record, plan in levels
         for layer, level in plan.items()
     ]
-    table: Cells = {}
-    for (layer, name), level in over_seeds(rows, "level", lambda row: (row["layer"], row["name"])).items():
-        table.setdefault((layer,), {})[name] = level
-    return table
+    return tabulated(rows, "level")
 
 
 def _deviation(group: Group, s: float, levels: Cells) -> Any:

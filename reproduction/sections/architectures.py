@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repairability.experiments.store import Record
-from repairability.report.estimates import estimate, gaps, leaders
+from repairability.report.estimates import gaps, leaders
 from repairability.report.sections.accuracy import gap_charts, sweeps
-from repairability.report.sections.groups import Cells, Group, Key, cells, gap_cells, groups, rule_name
+from repairability.report.sections.groups import Group, Key, cells, gap_cells, groups
 from repairability.report.sections.section import Section
 from repairability.report.tables import interval, label
 from repairability.tables import Table
 from reproduction.paper import by_rule, numbers, paper_table, setting
 from reproduction.paper import interval as printed_interval
-from reproduction.sections.compare import HEAD, RESNET18, Paper, compare
+from reproduction.sections.compare import HEAD, RESNET18, Paper, compare, tabulated
 
 PAIRS = {f"rr - {rule}": ("rr", rule) for rule in ("erk", "lamp", "raw")}
 PRINTED_PAIRS = {"rr - erk": "RR - ERK", "rr - lamp": "RR - LAMP", "rr - raw": "RR - Raw"}
@@ -50,15 +50,15 @@ def _network(records: Sequence[Record], model: str, prefix: str) -> Section:
 
 def _achieved_by_seed(some: Sequence[Group], model: str, table: str) -> Table:
     """Global sparsity of every single run, as the paper lists it."""
-    ours: Cells = {}
-    for group in some:
-        for record in group.records:
-            key = (group.place, round(record.spec.sparsity, 6), record.spec.seed)
-            value = estimate([record.result["global_sparsity"]], [record.result], "global_sparsity")
-            ours.setdefault(key, {})[rule_name(record.spec)] = value
+    rows = [
+        {**row, "key": (group.place, round(row["sparsity"], 6), row["seed"]), "column": row["rule"]}
+        for group in some
+        for row in group.report.results
+    ]
     paper: Paper = {(*setting(row), int(row["Seed"])): by_rule(row) for row in paper_table(table)}
     note = "Over all convolution weights, the dense stem included."
     title = f"{model}: achieved global sparsity, %"
+    ours = tabulated(rows, "global_sparsity")
     return compare(title, (*HEAD, "seed"), ours, paper, note=note, stacked=True, accuracy=False)
 
 

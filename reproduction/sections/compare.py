@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
-from repairability.report.estimates import Estimate
+from repairability.report.estimates import Estimate, Row, over_seeds
 from repairability.report.methods import ordered
 from repairability.report.sections.groups import Cells, Key, model_name
 from repairability.report.sections.section import measured
@@ -32,6 +32,14 @@ def shown(
     """
     ruled = [record for record in records if rules is None or record.spec.rule in rules]
     return [record for record in ruled if where is not None and where(record.spec)] or ruled
+
+
+def tabulated(rows: Iterable[Row], measure: str) -> Cells:
+    """Each row's "key" and "column" -> the mean over seeds."""
+    table: Cells = {}
+    for (key, column), mean in over_seeds(rows, measure, lambda row: (row["key"], row["column"])).items():
+        table.setdefault(key, {})[column] = mean
+    return table
 
 
 def of_the_papers_network(records: Sequence[Record]) -> bool:

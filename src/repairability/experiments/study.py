@@ -25,8 +25,8 @@ else:  # the standard library's reader came with 3.11
     import tomli as tomllib
 
 KEYS = ("title", "sections", "section", "about", "runs_of", "base", "cases", "axes", "exclude")
-CELLS = ("base", "cases", "axes")
-"""Keys that make cells of a study's own; with `runs_of` it needs none."""
+CELLS = ("base", "cases", "axes", "exclude")
+"""Keys about cells of a study's own; with `runs_of` it needs none of them."""
 
 DEFAULT = ("accuracy",)
 """The sections of a study that names none."""

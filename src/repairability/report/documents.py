@@ -8,7 +8,7 @@ sections; a number after either takes one table alone. `<!-- studies -->` is the
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,43 +37,36 @@ class Renewal:
     outdated: Sequence[str]
 
 
-class Studies(Mapping[str, dict[str, Section]]):
-    """The sections of a store's studies by name; each study's are made once, when somebody wants them."""
+class Studies:
+    """The sections of a store's studies; each study's are made once, when somebody wants them."""
 
     def __init__(self, studies: Sequence[tuple[StudyEntry, Sequence[Record]]]) -> None:
         self.given = {entry.name: (entry, records) for entry, records in studies}
         self.made: dict[str, dict[str, Section]] = {}
 
-    def __getitem__(self, name: str) -> dict[str, Section]:
-        if name not in self.given:
-            raise unknown("study", name, self.given)
-        if name not in self.made:
-            entry, records = self.given[name]
-            self.made[name] = study_sections(entry.sections, records, smoke=entry.smoke)
-        return self.made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.given)
-
-    def __len__(self) -> int:
-        return len(self.given)
+    def sections(self, study: str) -> dict[str, Section]:
+        """By their short names."""
+        if study not in self.given:
+            raise unknown("study", study, self.given)
+        if study not in self.made:
+            entry, records = self.given[study]
+            self.made[study] = study_sections(entry.sections, records, smoke=entry.smoke)
+        return self.made[study]
 
     def tables(self, study: str, section: str | None = None) -> list[Table]:
         """Of a study, or of one of its sections."""
-        sections = self[study]
-        if section is None:
-            return list(joined(sections).tables)
-        if section not in sections:
+        sections = self.sections(study)
+        if section is not None and section not in sections:
             raise unknown(f"section of {study}", section, sections)
-        return list(sections[section].tables)
+        return list((joined(sections) if section is None else sections[section]).tables)
 
     def figures(self, study: str) -> dict[str, Draw]:
         """The charts of a study as STUDY_CHART."""
-        return {f"{study}_{name}": draw for name, draw in joined(self[study]).figures.items()}
+        return {f"{study}_{name}": draw for name, draw in joined(self.sections(study)).figures.items()}
 
     def figure(self, name: str) -> Draw | None:
         """The chart STUDY_CHART, where there is one."""
-        made = (self.figures(study).get(name) for study in self if name.startswith(f"{study}_"))
+        made = (self.figures(study).get(name) for study in self.given if name.startswith(f"{study}_"))
         return next((draw for draw in made if draw is not None), None)
 
 
@@ -151,6 +144,6 @@ def _figures(document: Path, text: str, studies: Studies) -> list[Renewal]:
             same = path.is_file() and path.read_bytes() == content
             renewals[path] = Renewal(path, content, [] if same else [f"figure {path.stem}"])
         elif not path.is_file():
-            known = [name for study in studies for name in studies.figures(study)]
+            known = [name for study in studies.given for name in studies.figures(study)]
             raise InputError(f"{document}: {unknown('figure', path.stem, known)}")
     return list(renewals.values())

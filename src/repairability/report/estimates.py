@@ -124,13 +124,12 @@ def over_seeds(rows: Iterable[Row], measure: str, key: Callable[[Row], Key]) -> 
     for row in rows:
         if row.get(measure) is not None:
             cells.setdefault(key(row), []).append(row)
-    return {name: estimate([run[measure] for run in runs], runs, measure) for name, runs in cells.items()}
+    return {name: _estimate(runs, measure) for name, runs in cells.items()}
 
 
-def estimate(values: Sequence[float], runs: Sequence[Row], measure: str) -> Estimate:
-    """See `Estimate`."""
-    n = min(int(run["n"]) for run in runs)
-    mean = statistics.fmean(values)
+def _estimate(runs: Sequence[Row], measure: str) -> Estimate:
+    values = [float(run[measure]) for run in runs]
+    mean, n = statistics.fmean(values), min(int(run["n"]) for run in runs)
     error: float | None = None
     if len(values) > 1:
         error = statistics.stdev(values)

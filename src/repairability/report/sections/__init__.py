@@ -29,7 +29,8 @@ def get_section(section: str | MakeSection) -> MakeSection:
         make: MakeSection = imported(section, "section")
         return make
     if section not in SECTIONS:
-        raise InputError(f"{unknown('section', section, SECTIONS)} Others are named as package.module:callable")
+        hint = "others are named package.module:callable (is the store of an earlier version? sweep the study again)"
+        raise InputError(f"{unknown('section', section, SECTIONS)}; {hint}")
     return SECTIONS[section]
 
 
