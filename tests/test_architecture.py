@@ -18,7 +18,7 @@ from repairability import create_model, prune
 SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
-    ["errors", "naming", "tables", "progress", "provenance", "_files", "_imports", "_frames", "_torch", "_vision"],
+    ["errors", "naming", "tables", "progress", "provenance", "_files", "_frames", "_imports", "_torch", "_vision"],
     ["algebra", "curves", "allocation"],
     ["network"],
     ["calibration", "evaluation", "transition", "models", "data", "solvers", "masks"],

@@ -6,8 +6,8 @@ from repairability.experiments.executors import EXECUTORS, Executor, InProcess, 
 from repairability.experiments.files import Files
 from repairability.experiments.run import run_job
 from repairability.experiments.spec import Job, RunSpec, describe
-from repairability.experiments.store import Record, Store, StudyEntry
-from repairability.experiments.study import Study, only, read_study, smoke
+from repairability.experiments.store import Record, Store
+from repairability.experiments.study import Study, StudyEntry, only, read_study, smoke
 from repairability.experiments.sweep import Progress, sweep
 
 __all__ = [

@@ -15,7 +15,8 @@ from typing import Any
 from repairability._files import make_folder, write_atomically
 from repairability.errors import InputError
 from repairability.experiments.spec import plain, read_as
-from repairability.experiments.store import Record, Store, StudyEntry
+from repairability.experiments.store import Record, Store
+from repairability.experiments.study import StudyEntry
 
 RUNS = "runs.jsonl.gz"
 DIGITS = 6

@@ -18,6 +18,7 @@ from repairability._files import make_folder, read_sealed, write_atomically, wri
 from repairability._frames import frame_of
 from repairability.errors import InputError
 from repairability.experiments.spec import RunSpec, plain, read_as
+from repairability.experiments.study import StudyEntry
 
 
 @dataclass(frozen=True)
@@ -67,18 +68,6 @@ class Record:
             "hardware": self.provenance.get("hardware", ""),
             "error": self.error,
         }
-
-
-@dataclass(frozen=True)
-class StudyEntry:
-    """A study that was swept into a store: which runs are its own, and the report section that shows them."""
-
-    name: str
-    title: str
-    section: str
-    about: str
-    run_ids: tuple[str, ...]
-    smoke: bool = False
 
 
 class Store:

@@ -13,7 +13,7 @@ from repairability.errors import InputError
 from repairability.experiments.executors import Executor, InProcess
 from repairability.experiments.run import run_job
 from repairability.experiments.spec import Job, read_as
-from repairability.experiments.store import Record, Store, StudyEntry
+from repairability.experiments.store import Record, Store
 from repairability.experiments.study import Study
 
 
@@ -52,7 +52,7 @@ def sweep(
     ids = [job.run_id for job in jobs]
     if part:
         ids = list(dict.fromkeys([*store.members(study.name), *ids]))
-    store.write_study(StudyEntry(study.name, study.title, study.section, study.about, tuple(ids), study.smoke))
+    store.write_study(study.entry(ids))
     progress, tell = Progress(total=len(jobs)), watch or (lambda _: None)
     pending = []
     for job in jobs:
