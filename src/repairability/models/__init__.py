@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from repairability._imports import imported
 from repairability._torch import evaluation_mode_, seeded
 from repairability._vision import torchvision
 from repairability.errors import InputError, unknown
@@ -49,7 +49,7 @@ def create_model(
         _torchvision_builder(name)  # refuses what torchvision does not have
         with seeded(seed):
             return evaluation_mode_(pretrained_model(name, num_classes))
-    build = _imported(name) if ":" in name else MODELS.get(name) or _torchvision_builder(name)
+    build = imported(name, "model") if ":" in name else MODELS.get(name) or _torchvision_builder(name)
     options = {} if num_classes is None else {"num_classes": num_classes}
     with seeded(seed):
         try:
@@ -69,20 +69,4 @@ def _torchvision_builder(name: str) -> Callable[..., Any]:
     if name not in known:
         raise unknown("model", name, [*MODELS, *known])
     builder: Callable[..., Any] = models.get_model_builder(name)
-    return builder
-
-
-def _imported(name: str) -> Callable[..., Any]:
-    module_name, _, attribute = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f"cannot import {module_name!r} for the model {name!r}: {error}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise unknown(f"name in {module_name}", attribute, [x for x in dir(found) if not x.startswith("_")])
-        found = getattr(found, part)
-    if not callable(found):
-        raise InputError(f"{name!r} is not callable")
-    builder: Callable[..., Any] = found
     return builder
