@@ -58,7 +58,7 @@ def test_compare_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_forced_and_measured_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(
-        capsys, "allocate", NET, "-s", "0.9", "-r", "forced", "--pin", "4=0.7", "--rest", "uniform", "--json"
+        capsys, "allocate", NET, "-s", "0.9", "-r", "forced", "--option", "pinned={\"4\": 0.7}", "--option", "rest=uniform", "--json"
     )
     assert json.loads(out)["layers"][1]["sparsity"] == 0.7
     curves = tmp_path / "rr.json"
@@ -68,7 +68,7 @@ def test_forced_and_measured_rules(tmp_path: Path, capsys: pytest.CaptureFixture
     }
     curves.write_text(Diagnosis(**on_grid, repair="cr", observe="layer", images=1, fingerprint="x").to_json())
     _, out, _ = run(
-        capsys, "allocate", NET, "-s", "0.9", "-r", "rr", "--curves", str(curves), "--solver", "exact", "--json"
+        capsys, "allocate", NET, "-s", "0.9", "-r", "rr", "--curves", str(curves), "--option", "solver=exact", "--json"
     )
     assert [x["sparsity"] for x in json.loads(out)["layers"]] == [0.95, 0.7]
 

@@ -28,7 +28,6 @@ from repairability.masks import apply_masks_, make_masks
 from repairability.network.trace import trace
 from repairability.repairs import Reconstruction
 from repairability.repairs import reconstruct as module
-from repairability.repairs.reconstruct import refitted
 from repairability.repairs.walk import Station, walk
 from test_sacred import complete_state, same, users_model
 
@@ -214,14 +213,16 @@ def test_a_layers_own_error_never_grows(monkeypatch: pytest.MonkeyPatch) -> None
     """By optimality: error(refitted) + ridge |w - w_dense|^2 <= error(dense weights, masked)."""
     gains = []
 
+    refit = LeastSquares.refitted
+
     def checked(problem: LeastSquares, support: Tensor, ridge: float) -> Tensor:
-        fitted = refitted(problem, support, ridge)
+        fitted = refit(problem, support, ridge)
         before, after = problem.error(problem.weights * support), problem.error(fitted)
         assert bool((after <= before * (1 + 1e-9) + 1e-12).all())
         gains.append(float(after.sum() / before.sum()))
         return fitted
 
-    monkeypatch.setattr(module, "refitted", checked)
+    monkeypatch.setattr(LeastSquares, "refitted", checked)
     prune(network(), calibration(), sparsity=0.7, rule="erk", repair="reconstruct")
     assert len(gains) == 4
     assert min(gains) < 0.9  # and it does mend something

@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # what a type checker sees; a test holds it and the table bel
     from repairability.evaluation import agreement as agreement
     from repairability.evaluation import evaluate as evaluate
     from repairability.masks import Masks as Masks
+    from repairability.masks import apply_masks_ as apply_masks_
     from repairability.masks import make_masks as make_masks
     from repairability.models import create_model as create_model
     from repairability.network.layers import Layer as Layer
@@ -37,11 +38,18 @@ if TYPE_CHECKING:  # what a type checker sees; a test holds it and the table bel
     from repairability.network.layers import prunable_layers as prunable_layers
     from repairability.pruning import PruneConfig as PruneConfig
     from repairability.pruning import PruneResult as PruneResult
+    from repairability.pruning import Recipe as Recipe
     from repairability.pruning import load as load
     from repairability.pruning import prune as prune
+    from repairability.pruning import prune_best as prune_best
     from repairability.pruning import prune_many as prune_many
+    from repairability.repairs import Repair as Repair
+    from repairability.repairs import RepairContext as RepairContext
+    from repairability.repairs import choose_masks as choose_masks
     from repairability.repairs import repair_model as repair_model
+    from repairability.rules import Rule as Rule
     from repairability.rules import allocate as allocate
+    from repairability.scores import Score as Score
 
 __version__ = "0.1.0"
 
@@ -55,12 +63,13 @@ _ROOMS = {
     "diagnostics": ("Diagnosis", "diagnose"),
     "errors": ("BudgetError", "InputError", "MissingExtraError", "RepairabilityError"),
     "evaluation": ("Agreement", "Metrics", "agreement", "evaluate"),
-    "masks": ("Masks", "make_masks"),
+    "masks": ("Masks", "apply_masks_", "make_masks"),
     "models": ("create_model",),
     "network.layers": ("Layer", "Layers", "prunable_layers"),
-    "pruning": ("PruneConfig", "PruneResult", "load", "prune", "prune_many"),
-    "repairs": ("repair_model",),
-    "rules": ("allocate",),
+    "pruning": ("PruneConfig", "PruneResult", "Recipe", "load", "prune", "prune_best", "prune_many"),
+    "repairs": ("Repair", "RepairContext", "choose_masks", "repair_model"),
+    "rules": ("Rule", "allocate"),
+    "scores": ("Score",),
 }
 """Every public name and the room it lives in; those of no room are rooms themselves."""
 

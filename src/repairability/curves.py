@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +14,16 @@ from repairability.errors import InputError, unknown
 from repairability.tables import Table, Value
 
 FloatArray = NDArray[np.float64]
+
+MEASURES = ("raw", "residual", "rr")
+"""What a diagnosis measures of each layer, in the order of its tables."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """What a rule is given: the curves of one measure, or a diagnosis, which has several."""
+
+    def measured(self, measure: str) -> Curves: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +70,12 @@ class Curves(Value, Mapping[str, FloatArray]):
 
     def __len__(self) -> int:
         return len(self.data)
+
+    def measured(self, measure: str) -> Curves:
+        """These curves, if they are of that measure."""
+        if self.measure != measure:
+            raise InputError(f"curves of {measure!r} are needed, and those of {self.measure!r} were given")
+        return self
 
     def at(self, layer: str, sparsity: float) -> float:
         """The measured value at exactly this sparsity; one that was not measured is an error."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from typer import Option
 
@@ -23,11 +23,11 @@ def verb(
     sparsity: float = options.SPARSITY,
     rule: str = Option("erk", "--rule", "-r", help=f"One of {options.RULES}."),
     compare: str = Option("", metavar="RULES", help="Several rules side by side: erk,lamp,uniform."),
-    option: list[str] = options.RULE_OPTIONS,
-    curves: Path = options.CURVES,
+    option: list[str] | None = options.RULE_OPTIONS,
+    curves: Path | None = options.CURVES,
     seed: int = options.SEED,
     as_json: bool = options.AS_JSON,
-    csv: Path = Option(None, metavar="FILE", help="Also write the rows as CSV."),
+    csv: Path | None = Option(None, metavar="FILE", help="Also write the rows as CSV."),
 ) -> None:
     """Distribute a sparsity among the layers of MODEL.
 
@@ -38,11 +38,15 @@ def verb(
     Example: repairability allocate resnet18 -s 0.95 --rule forced --option 'pinned={"*downsample*": 0.7}'
     """
     from repairability.allocation import check_sparsity
+    from repairability.rules import get_rule, own_options
     from repairability.tables import csv_text
 
     check_sparsity(sparsity)
     rules = [name.strip() for name in compare.split(",")] if compare else [rule]
-    own = _options_of_each(rules, options.rule_options(option))
+    given = options.rule_options(option)
+    own = {name: own_options(name, rules, given) for name in rules}
+    for name in rules:
+        get_rule(name).check(own[name])  # whatever can be refused is refused before the network is built
     diagnosis = options.read_diagnosis(curves)
     layers = choice.of(network.build(seed, layers_only=True))
 
@@ -53,20 +57,6 @@ def verb(
         show(as_json, {"allocations": [plan.to_dict() for plan in plans]}, _side_by_side(plans))
     else:
         show(as_json, plans[0].to_dict(), plans[0].table())
-
-
-def _options_of_each(rules: Sequence[str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """In a comparison an option goes to the rules that take it; one that none takes is left to fail by name. A rule
-    nobody knows is refused here, before the network is built.
-    """
-    from repairability.rules import options_of
-
-    taken = {rule: options_of(rule) for rule in rules}
-    anywhere = {name for names in taken.values() for name in names}
-    return {
-        rule: {name: value for name, value in given.items() if name in names or name not in anywhere}
-        for rule, names in taken.items()
-    }
 
 
 def _side_by_side(plans: Sequence[rp.Allocation]) -> Table:

@@ -39,7 +39,8 @@ def as_command(verb: Verb) -> Verb:
             say("interrupted; no file is half-written", "red")
             raise SystemExit(130) from None
 
-    run.__doc__ = verb.__doc__
+    paragraphs = inspect.cleandoc(verb.__doc__ or "").split("\n\n")
+    run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)  # the terminal breaks lines
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -47,11 +48,12 @@ def as_command(verb: Verb) -> Verb:
 
 def _spread(verb: Verb) -> tuple[list[inspect.Parameter], dict[str, Any]]:
     """The parameters with each bundle replaced by its fields, which share a panel of the help; and the bundles."""
-    parameters, bundles, hints = [], {}, get_type_hints(verb)
+    parameters: list[inspect.Parameter] = []
+    bundles: dict[str, Any] = {}
+    hints = get_type_hints(verb)
     for name, parameter in inspect.signature(verb).parameters.items():
-        bundle = hints[name]
-        if is_dataclass(bundle):
-            bundles[name] = bundle
+        if is_dataclass(hints[name]):
+            bundle = bundles[name] = hints[name]
             types = get_type_hints(bundle)
             for field in fields(bundle):
                 option = copy(field.default)
@@ -59,7 +61,7 @@ def _spread(verb: Verb) -> tuple[list[inspect.Parameter], dict[str, Any]]:
                     option.rich_help_panel = bundle.panel
                 parameters.append(_parameter(field.name, option, types[field.name]))
         else:
-            parameters.append(_parameter(name, parameter.default, bundle))
+            parameters.append(_parameter(name, parameter.default, hints[name]))
     return parameters, bundles
 
 

@@ -15,7 +15,7 @@ def verb(
     out: Path = Option(Path("demo"), metavar="FOLDER", help="Where the page and the record go."),
     seeds: int = Option(3, help="How many draws of calibration images."),
     seed: int = options.SEED,
-    threads: int = options.THREADS,
+    threads: int | None = options.THREADS,
     as_json: bool = options.AS_JSON,
 ) -> None:
     """The whole story on scikit-learn's digits, in under three minutes on two CPU threads.
@@ -34,6 +34,6 @@ def verb(
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "demo.json", record.to_json())
     (page,) = report.write_report(record, out / "demo.html", ["html"])
-    tables = {name: table for name, table in named_tables(record).items() if name != "diagnosis"}  # too long: the page's
+    tables = [table for name, table in named_tables(record).items() if name != "diagnosis"]  # that one is in the page
     line = f"\nthe page: {page}   the record: {out / 'demo.json'}"
-    show(as_json, {**record.to_dict(), "page": str(page)}, *tables.values(), line=line)
+    show(as_json, {**record.to_dict(), "page": str(page)}, *tables, line=line)

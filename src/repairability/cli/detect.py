@@ -37,7 +37,7 @@ def verb(
     seed: int = options.SEED,
     count: int = options.COUNT,
     as_json: bool = options.AS_JSON,
-    out: Path = Option(None, metavar="FILE", help="Write it: .json, or .html for a page with the plot."),
+    out: Path | None = Option(None, metavar="FILE", help="Write it: .json, or .html for a page with the plot."),
 ) -> None:
     """Say where the choice of rule matters and where recovery ends, from unlabeled images alone.
 
@@ -46,8 +46,8 @@ def verb(
 
     Example: repairability detect digits --data digits --method agreement
     """
+    from repairability.calibration import HELD_OUT
     from repairability.detect import METHODS
-    from repairability.detect.joint import HELD_OUT
     from repairability.errors import unknown
 
     draws = options.draws(seed, seeds)

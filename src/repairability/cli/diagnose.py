@@ -26,7 +26,7 @@ def verb(
     count: int = options.COUNT,
     seed: int = options.SEED,
     as_json: bool = options.AS_JSON,
-    out: Path = Option(None, metavar="FILE", help="Write it: .json or .csv."),
+    out: Path | None = Option(None, metavar="FILE", help="Write it: .json or .csv."),
 ) -> None:
     """Measure, layer by layer, the damage of pruning and how much of it a repair leaves.
 

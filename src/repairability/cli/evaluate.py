@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from typer import Option
 
@@ -11,23 +10,22 @@ import repairability as rp
 from repairability.cli import options
 from repairability.cli.output import show, write_json
 
-if TYPE_CHECKING:
-    from torch import nn
-
 
 def verb(
     network: options.Network,
     source: options.DataSource,
     machine: options.Machine,
-    checkpoint: Path = Option(None, metavar="FILE", help="A pruned model that the verb prune wrote."),
-    limit: int = Option(None, help="Only the first so many test images."),
-    recalibrate: bool = Option(False, help="First recalibrate BatchNorm on unlabeled training images."),
+    checkpoint: Path | None = Option(None, metavar="FILE", help="A pruned model that the verb prune wrote."),
+    limit: int | None = Option(None, help="Only the first so many test images."),
+    recalibrate: bool = Option(
+        False, "--recalibrate", help="First recalibrate BatchNorm on unlabeled images."
+    ),
     compare: bool = Option(
         False, "--agreement", help="With --checkpoint: also compare its predictions with --weights' network."
     ),
     seed: int = options.SEED,
     as_json: bool = options.AS_JSON,
-    out: Path = Option(None, metavar="FILE", help="Write the figures as JSON."),
+    out: Path | None = Option(None, metavar="FILE", help="Write the figures as JSON."),
 ) -> None:
     """Test accuracy of MODEL, or of a pruned checkpoint of it.
 
@@ -38,7 +36,9 @@ def verb(
     data = source.read()
     options.check_classes(tested, data, network.model)
     if recalibrate:
-        tested = _recalibrated(tested, options.calibration_images(data, min(128, len(data.train)), seed))
+        from repairability.repairs import recalibrated
+
+        tested = recalibrated(tested, options.calibration_images(data, min(128, len(data.train)), seed))
     metrics = rp.evaluate(tested, data.test.batches(limit=limit))
     figures, tables = {"model": network.model, "data": data.name, **metrics.to_dict()}, [metrics.table()]
     if compare:
@@ -48,13 +48,3 @@ def verb(
     if out:
         write_json(out, figures)
     show(as_json, figures, *tables)
-
-
-def _recalibrated(model: nn.Module, images: rp.CalibrationSet) -> nn.Module:
-    """A copy of the model whose BatchNorm has relearned its statistics."""
-    from repairability._torch import copy_of
-    from repairability.repairs import BatchNormRepair
-
-    copy = copy_of(model)
-    BatchNormRepair()(copy, rp.prunable_layers(copy, skip=()), {}, images)
-    return copy

@@ -39,7 +39,7 @@ def verb(
     machine: options.Machine,
     schedule: Schedule,
     out: Path = Option(..., metavar="FILE", help="The trained weights (.safetensors)."),
-    freeze: list[str] = Option(
+    freeze: list[str] | None = Option(
         None, metavar="GLOB", help=f"Modules left as they are (repeatable), or {NOTHING}. Default: the lower layers."
     ),
     from_scratch: bool = Option(False, "--from-scratch", help="Random weights by --seed; nothing is frozen."),

@@ -19,4 +19,5 @@ def verb(store: Path = STORE, as_json: bool = AS_JSON) -> None:
     studies, problems = read_studies(store)
     for problem in problems:
         note(problem)
-    show(as_json, overview(studies), overview(studies))
+    table = overview(studies)
+    show(as_json, table, table)

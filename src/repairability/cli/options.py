@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 RULES = "uniform, global, erk, lamp, raw, residual, rr, forced"
 SCORES = "magnitude, activation, second_order"
 REPAIRS = (
-    "none, cr, cr-simultaneous, cr-median, cr-mean, cr-small-mean, affine, affine-moments, bn, bn-cumulative, bn-short, "
-    "reconstruct, reconstruct-all"
+    "none, cr, cr-simultaneous, cr-median, cr-mean, cr-small-mean, affine, affine-moments, bn, bn-cumulative, "
+    "bn-short, reconstruct, reconstruct-all"
 )
 OBSERVED = "layer, norm, norm-or-layer"
 METHODS = "cts, agreement"
@@ -65,7 +65,7 @@ class Network:
     panel: ClassVar[str] = "Network"
     model: str = Argument(
         metavar="MODEL",
-        help="A torchvision name (resnet18), resnet20/32/44/56/110, vgg16_bn_quarter, digits, or package.module:callable.",
+        help="torchvision's (resnet18), resnet20/32/44/56/110, vgg16_bn_quarter, digits, or package.module:callable.",
     )
     weights: str | None = Option(
         None,

@@ -30,7 +30,7 @@ def note(message: object) -> None:
 
 
 def show(as_json: bool, content: object, *tables: Table, line: str = "") -> None:
-    """A result: as one JSON object, or as tables (in colour on a terminal) with a blank line between, and a last line."""
+    """A result: one JSON object, or tables (in colour on a terminal) with a blank line between, and a last line."""
     if as_json:
         print(json_text(content))
         return
@@ -62,6 +62,8 @@ def _plain(content: object) -> object:
         return None
     if isinstance(content, Table):
         return _plain(vars(content))
+    if isinstance(content, Path):
+        return str(content)
     if isinstance(content, Mapping):
         return {key: _plain(part) for key, part in content.items()}
     return [_plain(part) for part in content] if isinstance(content, (list, tuple)) else content

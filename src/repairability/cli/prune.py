@@ -5,73 +5,54 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+from typer import Option
 
 import repairability as rp
 from repairability.cli import options
-from repairability.cli.output import print_json, print_line, print_table
+from repairability.cli.output import show
 from repairability.errors import InputError
 
 if TYPE_CHECKING:
-    from repairability.pruning.choose import Candidate
     from repairability.tables import Table
 
-RULE, SCORE, REPAIR, SECONDS = "rr", "magnitude", "cr+bn", 600.0
-"""What `rp.prune` and `rp.prune_best` do by themselves; a test compares them."""
+DEFAULT, SECONDS = {"rule": "rr", "score": "magnitude", "repair": "cr+bn"}, 600.0
+"""What `rp.prune` and `rp.prune_best` do by themselves; a test compares them. Unsaid, they do not contradict --best."""
+
+LABELS = {
+    "n_all": "weights in all",
+    "count": "images for the statistics",
+    "held_out": "images held out for the choice, at most",
+    "seconds": "no trial begins after, seconds",
+    "out": "writes",
+}
+"""What the rows of --dry-run are called, where the name in its JSON does not say enough."""
 
 
 def verb(
-    *,
     network: options.Network,
     source: options.DataSource,
-    sparsity: options.Sparsity,
-    rule: Annotated[
-        str | None,
-        typer.Option(
-            "--rule",
-            "-r",
-            help=f"How many weights each layer loses: {', '.join(options.RULES)}, or auto. Default: {RULE}.",
-        ),
-    ] = None,
-    option: options.RuleOptions = None,
-    score: Annotated[
-        str | None,
-        typer.Option("--score", help=f"Which weights go: {', '.join(options.SCORES)}. Default: {SCORE}."),
-    ] = None,
-    repair: Annotated[
-        str | None,
-        typer.Option("--repair", help=f"{', '.join(options.REPAIRS)}, or a chain. Default: {REPAIR}."),
-    ] = None,
-    best: Annotated[
-        bool,
-        typer.Option("--best", help="The strongest result without labels: chooses rule, score and repair by itself."),
-    ] = False,
-    seconds: Annotated[
-        float | None,
-        typer.Option("--seconds", help=f"With --best: begin nothing new after so long. Default: {SECONDS:g}."),
-    ] = None,
-    curves: options.Curves = None,
-    observe: options.Observe = "layer",
-    conditioned_on: Annotated[
-        str | None,
-        typer.Option("--conditioned-on", help="The repair that rr reckons with. Default: the one that is applied."),
-    ] = None,
-    count: options.Count = options.COUNT,
-    seed: options.Seed = 0,
     choice: options.LayerChoice,
     machine: options.Machine,
-    evaluate_on: Annotated[
-        int, typer.Option("--evaluate", metavar="N", help="Compare with the dense network on N labeled test images.")
-    ] = 0,
-    as_json: options.AsJson = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be done; measure and write nothing.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Where to write the pruned model (safetensors).")
-    ] = None,
+    sparsity: float = options.SPARSITY,
+    rule: str | None = Option(
+        None, "--rule", "-r", help=f"How many weights each layer loses: {options.RULES}, or auto. Default: rr."
+    ),
+    option: list[str] | None = options.RULE_OPTIONS,
+    score: str | None = Option(None, help=f"Which weights go: {options.SCORES}. Default: magnitude."),
+    repair: str | None = Option(None, help=f"{options.REPAIRS}, or a chain. Default: cr+bn."),
+    best: bool = Option(False, "--best", help="The strongest result without labels: chooses rule, score and repair."),
+    seconds: float | None = Option(None, help="With --best: begin nothing new after so long. Default: 600."),
+    curves: Path | None = options.CURVES,
+    observe: str = options.OBSERVE,
+    conditioned_on: str | None = Option(None, help="The repair that rr reckons with. Default: the one applied."),
+    count: int = options.COUNT,
+    seed: int = options.SEED,
+    evaluate: int = Option(0, metavar="N", help="Compare with the dense network on N labeled test images."),
+    as_json: bool = options.AS_JSON,
+    dry_run: bool = Option(False, "--dry-run", help="Show what would be done; measure and write nothing."),
+    out: Path | None = Option(None, metavar="FILE", help="Where to write the pruned model (safetensors)."),
 ) -> None:
     """Prune MODEL to a sparsity and repair it with unlabeled training images; write the result as a checkpoint.
 
@@ -82,130 +63,100 @@ def verb(
 
     Example: repairability prune digits --weights trained --data digits -s 0.95 --best --seconds 60
     """
-    from repairability.pruning import HELD_OUT
+    from repairability.allocation import check_sparsity
+    from repairability.calibration import HELD_OUT
 
-    chosen = {"--rule": rule, "--option": option, "--score": score, "--repair": repair, "--curves": curves}
-    _check(sparsity, best, [name for name, value in chosen.items() if value], seconds)
-    config = rp.PruneConfig(
-        observe=observe,
-        conditioned_on=conditioned_on,
-        options=options.rule_options(option),
-        count=count,
-        **choice.settings(),
-    )
-    recipes = _recipes(best, rule or RULE, score or SCORE, repair or REPAIR, config.options)
+    check_sparsity(sparsity)
+    said = {"--rule": rule, "--option": option, "--score": score, "--repair": repair, "--curves": curves}
+    limit = _seconds(best, [name for name, value in said.items() if value], seconds)
+    given = {"rule": rule, "score": score, "repair": repair}
+    way: dict[str, Any] = DEFAULT | {name: value for name, value in given.items() if value}
+    settings = {"observe": observe, "conditioned_on": conditioned_on, "count": count, **choice.settings()}
+    config = rp.PruneConfig(options=options.rule_options(option), **settings)
+    recipes = _recipes(best, **way, given=config.options)
     diagnosis = options.read_diagnosis(curves)
     model = network.build(seed, machine.ready())
     held_out = HELD_OUT if len(recipes) > 1 else 0
     if dry_run:
-        plan = {
-            "model": network.model,
-            **_layers_and_recipes(choice.of(model), sparsity, recipes, str(curves or "measured now, in one pass")),
-            **{"data": source.data, "seed": seed, "count": count, "held_out": held_out},
-            "seconds": (seconds or SECONDS) if best else None,
-            "out": str(out) if out else None,
-        }
-        print_json(plan) if as_json else print_table(_plan_table(plan))
+        plan = _plan(network.model, choice.of(model), sparsity, recipes, curves)
+        plan |= {"data": source.data, "seed": seed, "count": count, "held_out": held_out}
+        plan |= {"seconds": limit, "out": str(out) if out else None}
+        show(as_json, plan, _plan_table(plan))
         return
     data = source.read()
-    if evaluate_on:
+    if evaluate:
         options.check_classes(model, data, network.model)
     images = options.calibration_images(data, count, seed, held_out)
-    if best:
-        result = rp.prune_best(model, images, sparsity=sparsity, seconds=seconds or SECONDS, config=config)
+    if limit is not None:
+        result = rp.prune_best(model, images, sparsity=sparsity, seconds=limit, config=config)
     else:
-        ways: dict[str, Any] = {"rule": rule or RULE, "score": score or SCORE, "repair": repair or REPAIR}
-        result = rp.prune(model, images, sparsity=sparsity, **ways, curves=diagnosis, config=config)
-    networks = {"dense": model, "pruned": result.model} if evaluate_on else {}
-    metrics = {name: rp.evaluate(net, data.test.batches(limit=evaluate_on)) for name, net in networks.items()}
-    if out is not None:
+        result = rp.prune(model, images, sparsity=sparsity, curves=diagnosis, config=config, **way)
+    networks = {"dense": model, "pruned": result.model} if evaluate else {}
+    metrics = {name: rp.evaluate(net, data.test.batches(limit=evaluate)) for name, net in networks.items()}
+    if out:
         result.save(out)
-    if as_json:
-        evaluation = {"evaluation": {name: value.to_dict() for name, value in metrics.items()}} if metrics else {}
-        print_json({**result.to_dict(), **evaluation, "out": str(out) if out else None})
-        return
-    if result.trials:
-        print_table(result.trials_table())
-        print_line()
-    print_table(result.table())
-    for name, value in metrics.items():
-        top1, error = (f"{100 * share:.2f} %" for share in (value.top1, value.standard_error))
-        print_line(f"{name}: top-1 {top1} ± {error} on {value.n:,} images")
-    if out is not None:
-        print_line(f"wrote {out}")
+    lines = [
+        f"{name}: top-1 {100 * x.top1:.2f} % ± {100 * x.standard_error:.2f} % on {x.n:,} images"
+        for name, x in metrics.items()
+    ]
+    content = {**result.to_dict(), "evaluation": {name: x.to_dict() for name, x in metrics.items()}, "out": out}
+    tables = [result.trials_table()] if result.trials else []
+    show(as_json, content, *tables, result.table(), line="\n".join([*lines, *([f"wrote {out}"] if out else [])]))
 
 
-def _check(sparsity: float, best: bool, chosen: Sequence[str], seconds: float | None) -> None:
-    """Whatever can be refused is refused before the network is built."""
-    from repairability.allocation import check_sparsity
-
-    check_sparsity(sparsity)
-    if best and chosen:
-        raise InputError(
-            f"--best chooses rule, score and repair by itself, and measures its own curves: leave {', '.join(chosen)} out"
-        )
+def _seconds(best: bool, said: Sequence[str], seconds: float | None) -> float | None:
+    """How long --best may choose, None without it; what it does not go with is refused."""
+    if best and said:
+        words = "--best chooses rule, score and repair by itself, and measures its own curves"
+        raise InputError(f"{words}: leave {', '.join(said)} out")
     if seconds is not None and not best:
         raise InputError("--seconds is for --best; without it nothing is chosen")
     if seconds is not None and not 0 < seconds < math.inf:
         raise InputError(f"--seconds must be positive and finite, not {seconds:g}")
+    return (seconds or SECONDS) if best else None
 
 
-def _recipes(best: bool, rule: str, score: str, repair: str, given: Mapping[str, Any]) -> Sequence[Candidate]:
-    """What is tried; a name nobody knows, and an option that no rule takes, are refused here."""
-    from repairability.pruning.choose import AUTO, BEST, RULES, Candidate
+def _recipes(best: bool, rule: str, score: str, repair: str, given: Mapping[str, Any]) -> Sequence[rp.Recipe]:
+    """What is tried. A name nobody knows, and an option that no rule takes, are refused before the network is built."""
+    from repairability.pruning import AUTO, BEST
+    from repairability.pruning.choose import TRIED_RULES
     from repairability.repairs import get_repair
-    from repairability.rules import get_rule
+    from repairability.rules import get_rule, own_options
     from repairability.scores import get_score
 
     if best:
         return BEST
-    rules = RULES if rule == AUTO else (rule,)
     get_score(score)
     get_repair(repair)
-    return [Candidate(name, score, repair, given) for name in rules if get_rule(name)]
+    rules = TRIED_RULES if rule == AUTO else (rule,)
+    recipes = [rp.Recipe(name, score, repair, own_options(name, rules, given)) for name in rules]
+    for recipe in recipes:
+        get_rule(recipe.rule).check(recipe.options)
+    return recipes
 
 
-def _layers_and_recipes(
-    layers: rp.Layers, sparsity: float, recipes: Sequence[Candidate], source: str
-) -> dict[str, Any]:
-    """What would be pruned, and how."""
+def _plan(model: str, layers: rp.Layers, sparsity: float, recipes: Sequence[rp.Recipe], curves: Path | None) -> Any:
+    """What would be done, for --dry-run."""
     from repairability.allocation import target_count
-    from repairability.pruning import needs_curves
+    from repairability.rules import get_rule
 
-    rows = [
-        {
-            "rule": recipe.rule,
-            "score": recipe.score,
-            "repair": recipe.repair,
-            "options": dict(recipe.options),
-            "curves": source if needs_curves(recipe.rule, recipe.options) else None,
-        }
-        for recipe in recipes
-    ]
+    measured = str(curves or "measured now, in one pass")
+    ways = [{**vars(x), "curves": measured if get_rule(x.rule).works_on_curves(x.options) else None} for x in recipes]
     pruned = target_count(layers.totals.values(), sparsity)
-    counts = {"layers": len(layers), "prunable": layers.total, "n_all": layers.n_all, "pruned": pruned}
-    return {**counts, "sparsity": sparsity, "recipes": rows}
+    amounts = {"layers": len(layers), "n_all": layers.n_all, "prunable": layers.total, "pruned": pruned}
+    return {"model": model, "sparsity": sparsity, **amounts, "recipes": ways}
 
 
 def _plan_table(plan: Mapping[str, Any]) -> Table:
-    from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES
-    from repairability.tables import Table, percent
+    from repairability.tables import Table
 
-    rows = [
-        ("layers", f"{plan['layers']}, {plan['prunable']:,} prunable weights of {plan['n_all']:,}"),
-        ("weights that go", f"{plan['pruned']:,} ({percent(plan['sparsity'])})"),
-    ]
-    for number, recipe in enumerate(plan["recipes"], 1):
-        rule = " ".join([recipe["rule"], *(f"{name}={value}" for name, value in recipe["options"].items())])
-        rule += f" (curves: {recipe['curves']})" if recipe["curves"] else ""
-        if len(plan["recipes"]) == 1:
-            rows += [("rule", rule), ("score", recipe["score"]), ("repair", recipe["repair"])]
-        else:
-            rows.append((f"trial {number}", f"{rule}, {recipe['score']}, {recipe['repair']}"))
-    if plan["seconds"]:
-        rows.append(("no trial begins after", f"{plan['seconds']:g} s"))
-    held_out = f", up to {plan['held_out']:,} for the choice" if plan["held_out"] else ""
-    images = f"{plan['count']} for the statistics, up to {BN_BATCHES * BN_BATCH_SIZE:,} for BatchNorm{held_out}"
-    rows.append(("images", f"{images} from {plan['data']}, seed {plan['seed']}, unlabeled"))
-    rows.append(("writes", plan["out"] or "nothing (no --out)"))
-    return Table(("dry run", plan["model"]), rows)
+    rows: list[tuple[str, str]] = []
+    for name, value in plan.items():
+        if name == "recipes":
+            for number, way in enumerate(value, 1):
+                rule = " ".join([way["rule"], *(f"{option}={given}" for option, given in way["options"].items())])
+                rule += f" (curves: {way['curves']})" if way["curves"] else ""
+                rows.append((f"recipe {number}", f"{rule}, {way['score']}, {way['repair']}"))
+        elif value is not None:
+            rows.append((LABELS.get(name, name), f"{value:,}" if isinstance(value, int) else str(value)))
+    return Table(("dry run", ""), rows)

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def verb(
-    file: Path = Argument(None, metavar="[FILE]", help="A record (demo.json) or a diagnosis, as JSON."),
-    store: Path = Option(None, metavar="DIR", help="Instead of FILE: a store of runs, or an archive of one."),
-    study: list[str] = Option(
+    file: Path | None = Argument(None, metavar="[FILE]", help="A record (demo.json) or a diagnosis, as JSON."),
+    store: Path | None = Option(None, metavar="DIR", help="Instead of FILE: a store of runs, or an archive of one."),
+    study: list[str] | None = Option(
         None, metavar="NAME", help="Only this study (repeatable); without --out, print its tables."
     ),
-    out: Path = Option(None, help="The HTML page (default report.html), or a folder for the other formats."),
+    out: Path | None = Option(None, help="The HTML page (default report.html), or a folder for the other formats."),
     formats: str = Option("html", "--format", metavar="FORMATS", help=f"With commas between: {options.FORMATS}."),
     as_json: bool = options.AS_JSON,
 ) -> None:
@@ -42,21 +42,19 @@ def verb(
     from repairability.report import write_report
     from repairability.report.store import write_store_report
 
-    if (file is None) == (store is None):
-        raise InputError("report takes either a FILE or --store DIR")
-    if file is not None and study:
-        raise InputError("--study is for a store: give --store DIR instead of FILE")
     page, wanted = out or Path("report.html"), [name.strip() for name in formats.split(",")]
-    if file is not None:
+    if file and not store and not study:
         show_written(as_json, write_report(_record(file), page, wanted))
-        return
-    studies, problems = read_studies(store, study or ())
-    if not study or out:
-        show_written(as_json, write_store_report(studies, problems, page, wanted))
-        return
-    for problem in problems:
-        note(problem)
-    _show_tables(studies, as_json)
+    elif store and not file:
+        studies, problems = read_studies(store, study or ())
+        if not study or out:
+            show_written(as_json, write_store_report(studies, problems, page, wanted))
+            return
+        for problem in problems:
+            note(problem)
+        _show_tables(studies, as_json)
+    else:
+        raise InputError("report takes either a FILE or --store DIR, and --study only with a store")
 
 
 def _show_tables(studies: Sequence[StudyRecords], as_json: bool) -> None:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from repairability.algebra.sums import EPS, ChannelSums
-from repairability.repairs.response import Norm, Repair, Response, respond
+from repairability.repairs.repair import Repair
+from repairability.repairs.response import Norm, Response
 
 
 def measures(
@@ -19,7 +20,7 @@ def measures(
     dense and pruned pass the dense statistics, the repaired passes the statistics that the repair leaves there.
     """
     raw = sums.distance()
-    end = respond(repair, Response.begin(sums, bias, norm, shifts=shifts))
+    end = repair.respond(Response.begin(sums, bias, norm, shifts=shifts))
     gain, offset = end.gain, end.offset
     if norm is not None and end.norm is not None:
         # The sums are those of b' = s b + t. The repaired output is s' (g b + h) + t' with the new statistics, so in
