@@ -11,7 +11,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
-    ["errors", "tables", "progress", "provenance", "_files", "_frames", "_torch", "_vision"],
+    ["errors", "tables", "progress", "provenance", "naming", "_files", "_frames", "_imports", "_torch", "_vision"],
     ["algebra", "curves", "allocation"],
     ["network"],
     ["calibration", "evaluation", "transition", "models", "data", "solvers", "masks"],
@@ -23,8 +23,8 @@ SHELVES = [
     ["experiments"],
     ["report"],
     ["demo"],
-    ["cli"],
     ["__init__"],
+    ["cli"],
     ["__main__"],
 ]
 SHELF = {room: number for number, rooms in enumerate(SHELVES) for room in rooms}

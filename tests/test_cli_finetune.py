@@ -13,8 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from repairability import create_model, evaluate, load_data
-from repairability import training
+from repairability import create_model, evaluate, load_data, training
 from repairability.models import pretrained
 from repairability.training import Epoch, finetune, finetuning
 from test_cli import run

@@ -17,9 +17,7 @@ def verb(
     machine: options.Machine,
     checkpoint: Path | None = Option(None, metavar="FILE", help="A pruned model that the verb prune wrote."),
     limit: int | None = Option(None, help="Only the first so many test images."),
-    recalibrate: bool = Option(
-        False, "--recalibrate", help="First recalibrate BatchNorm on unlabeled images."
-    ),
+    recalibrate: bool = Option(False, "--recalibrate", help="First recalibrate BatchNorm on unlabeled images."),
     compare: bool = Option(
         False, "--agreement", help="With --checkpoint: also compare its predictions with --weights' network."
     ),
