@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from repairability.errors import InputError, unknown
@@ -25,3 +27,33 @@ def name_of(function: object) -> str:
     if isinstance(function, functools.partial):
         return name_of(function.func)
     return str(getattr(function, "name", None) or getattr(function, "__name__", None) or type(function).__name__)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A thing of a registry: its key there is its name. One that is made by hand is called by its settings."""
+
+    name: str = field(default="", kw_only=True, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", repr(self))
+
+
+class ByLayer(Mapping[str, Thing]):
+    """A mapping from names of layers; a name that nobody knows is an error that says which there are."""
+
+    @abstractmethod
+    def by_layer(self) -> Mapping[str, Thing]: ...
+
+    def __getitem__(self, layer: str) -> Thing:
+        values = self.by_layer()
+        if layer not in values:
+            raise unknown("layer", layer, values)
+        return values[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.by_layer())
+
+    def __len__(self) -> int:
+        return len(self.by_layer())

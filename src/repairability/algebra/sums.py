@@ -125,7 +125,7 @@ class ChannelSums:
         return self.ab / max(1, self.count)
 
     def distance(self, gain: Tensor | float = 1.0, offset: Tensor | float = 0.0) -> Tensor:
-        """d(a, gain * b + offset) [K], gain and offset [K, C], in the space the weighted sums live in.
+        """d(a, gain * b + offset) (eq:distance) [K], gain and offset [K, C], in the space the weighted sums live in.
 
         The mean over samples of the mean over channels of |a - g b - h|^2 / (|a|^2 + eps), where
         |a - g b - h|^2 = A - 2g AB + g^2 BB - 2h a + 2gh b + h^2 positions. Rounding below 0 is cut off.

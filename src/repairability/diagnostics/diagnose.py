@@ -68,7 +68,7 @@ def diagnose(
 
 
 def _ratio(raw: FloatArray, residual: FloatArray) -> FloatArray:
-    """rr (eq:rr) = (residual + eps) / (raw + eps), and 1 where nothing was damaged."""
+    """rr (eq:repair_ratio) = (residual + eps) / (raw + eps), and 1 where nothing was damaged."""
     return np.where(raw > 0, (residual + EPS) / (raw + EPS), 1.0)
 
 

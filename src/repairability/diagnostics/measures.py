@@ -13,7 +13,8 @@ from repairability.repairs.response import Norm, Response
 def measures(
     sums: ChannelSums, bias: Tensor, norm: Norm | None, repair: Repair, *, shifts: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(raw, residual, rr) [K]: d(a, b), d(a, repaired), and (residual + eps) / (raw + eps).
+    """(raw, residual, rr) [K]: d(a, b) (eq:raw_shift), d(a, repaired) (eq:repair_residual), and the ratio
+    (residual + eps) / (raw + eps) (eq:repair_ratio).
 
     Without a norm, a and b are the layer's own outputs (a shift that a repair writes into the running mean of a norm
     counts among them: it stands in for a bias; `shifts` as in `Response`). With one they are what comes out of it:

@@ -52,7 +52,7 @@ def prune(
 
         target = _required(sparsity)
         return choose_rule(model, images, sparsity=target, score=score, repair=repair, curves=curves, config=settings)
-    recipe = Recipe(rule, score, repair, settings.options)
+    recipe = Recipe(get_rule(rule), get_score(score), get_repair(repair), settings.options)
     if isinstance(rule, Allocation):
         target, layers = _agreed(rule, sparsity), Layers(layers_named(model, rule), rule.n_all)
     else:

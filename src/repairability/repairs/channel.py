@@ -28,7 +28,8 @@ TAUS = ("median", "mean")
 @dataclass(frozen=True)
 class ChannelRepair(Repair):
     """Scale each filter so that its channel's variance approaches the dense one:
-    r = log(var_d + eps) - log(var_p + eps), lam = var_p / (var_p + tau), gamma = exp(lam * r / 2).
+    r = log(var_d + eps) - log(var_p + eps) (eq:app_log_variance_ratio), lam = var_p / (var_p + tau)
+    (eq:app_shrinkage_weight), gamma = exp(lam * r / 2) (eq:app_repair_scale; with lam = 1 eq:app_direct_scale).
 
     `tau` is `shrinkage` times the median (or mean) of var_p over the layer's live channels, or a number of its own:
     a channel of typical variance keeps almost all of its correction, a collapsed one almost none: there is only noise

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from repairability.algebra.moments import LeastSquares
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
+from repairability.naming import Named
 from repairability.network.layers import Layers
 from repairability.repairs.response import Response
 from repairability.repairs.statistics import Statistics
@@ -47,7 +48,7 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Repair(ABC):
+class Repair(Named, ABC):
     """Mends a pruned network in place. What it needs and what it can do, it declares:
 
     needs_statistics: the dense network's moments. chooses_masks: it goes layer by layer and can ask a score on its way.
@@ -56,11 +57,6 @@ class Repair(ABC):
 
     needs_statistics: ClassVar[bool] = False
     chooses_masks: ClassVar[bool] = False
-    name: str = field(default="", kw_only=True, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if not self.name:  # made by hand: its settings say what it is; the registry's are named by their key
-            object.__setattr__(self, "name", repr(self))
 
     @abstractmethod
     def __call__(self, context: RepairContext) -> None: ...

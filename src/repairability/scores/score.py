@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -12,10 +12,11 @@ from torch import Tensor
 
 from repairability.algebra.moments import LeastSquares
 from repairability.masks import magnitude_mask
+from repairability.naming import Named
 
 
 @dataclass(frozen=True)
-class Score(ABC):
+class Score(Named, ABC):
     """Chooses which `count` weights of a layer go: a mask like `problem.weights` [G, R, K], True where one stays.
 
     What it needs, it declares: `looks_at_inputs` is False for a score that the weights alone decide; `solves` is True
@@ -24,11 +25,6 @@ class Score(ABC):
 
     looks_at_inputs: ClassVar[bool] = True
     solves: ClassVar[bool] = False
-    name: str = field(default="", kw_only=True, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if not self.name:  # made by hand: its settings say what it is; the registry's are named by their key
-            object.__setattr__(self, "name", repr(self))
 
     @abstractmethod
     def __call__(self, problem: LeastSquares, count: int) -> Tensor: ...
