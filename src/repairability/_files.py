@@ -12,7 +12,7 @@ from repairability.errors import InputError
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write beside `path`, sync, rename. On any failure (full disk, Ctrl-C) `path` is as it was before."""
     target = Path(path)
-    data = content.encode() if isinstance(content, str) else content
+    data = content.encode("utf-8") if isinstance(content, str) else content
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     except OSError as error:
@@ -40,7 +40,7 @@ def _umask() -> int:
 def read_text(path: str | os.PathLike[str]) -> str:
     """The text of a file, or an error that names it."""
     try:
-        return Path(path).read_text()
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
