@@ -202,6 +202,7 @@ def write_npz(path: Path, classes: int = 10, channels: int = 3) -> str:
     return f"npz:{path.name}"
 
 
+@pytest.mark.slow
 def test_the_real_resnet20(shared: Path, cifar10_file: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = str(shared / "data" / "checkpoints" / "resnet20-12fca82f.th")
     given = ["resnet20", "--weights", weights, "--data", f"npz:{cifar10_file}"]

@@ -26,6 +26,7 @@ LONG = [FOLDER / "ours" / f"operators_{network}.toml" for network in ("resnet18"
 """The surgeon takes minutes on these networks, whatever the images."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", [file for file in PAPER + OURS if file not in LONG], ids=lambda file: file.stem)
 def test_every_study_runs_end_to_end(study: Path, smoke_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "sweep", str(study), "--smoke", "--store", str(smoke_store), "--json")

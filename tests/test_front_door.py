@@ -14,7 +14,7 @@ import pytest
 import repairability as rp
 from repairability import cli
 from repairability.calibration import COUNT
-from repairability.cli import diagnose, finetune, options, prune
+from repairability.cli import detect, diagnose, finetune, options, prune
 from repairability.data import DATA_SETS
 from repairability.detect import METHODS
 from repairability.diagnostics import GRID, OBSERVE
@@ -94,6 +94,9 @@ def test_the_defaults_in_the_help_are_the_library_s() -> None:
     assert options.REPAIR.default == prune.DEFAULT["repair"]
     for field in fields(finetune.Schedule):
         assert field.default.default == getattr(TrainConfig, field.name)
+    taken = inspect.signature(rp.find_transition).parameters
+    for field in fields(detect.Cts):
+        assert field.default.default == taken[field.name].default
 
 
 def test_importing_the_package_loads_nothing() -> None:

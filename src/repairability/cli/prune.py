@@ -79,8 +79,7 @@ def verb(
     held_out = HELD_OUT if len(recipes) > 1 else 0
     if dry_run:
         plan = _plan(network.model, choice.of(model), sparsity, recipes, curves)
-        plan |= {"data": source.data, "seed": seed, "count": count, "held_out": held_out}
-        plan |= {"seconds": limit, "out": str(out) if out else None}
+        plan |= {"data": source.data, "seed": seed, "count": count, "held_out": held_out, "seconds": limit, "out": out}
         show(as_json, plan, _plan_table(plan))
         return
     data = source.read()
@@ -99,7 +98,8 @@ def verb(
         f"{name}: top-1 {100 * x.top1:.2f} % ± {100 * x.standard_error:.2f} % on {x.n:,} images"
         for name, x in metrics.items()
     ]
-    content = {**result.to_dict(), "evaluation": {name: x.to_dict() for name, x in metrics.items()}, "out": out}
+    evaluation = {"evaluation": {name: x.to_dict() for name, x in metrics.items()}} if metrics else {}
+    content = {**result.to_dict(), **evaluation, "out": out}
     tables = [result.trials_table()] if result.trials else []
     show(as_json, content, *tables, result.table(), line="\n".join([*lines, *([f"wrote {out}"] if out else [])]))
 

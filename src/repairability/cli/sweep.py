@@ -68,7 +68,7 @@ def verb(
     from repairability.experiments.archive import archived_records, copy_known
     from reproduction.sections import study_tables
 
-    where = experiments.Files(files or (), root)
+    where, executor = experiments.Files(files or (), root), execution.build()
     for folder in where.folders:
         if not folder.is_dir():
             raise InputError(f"--files {folder}: there is no such folder")
@@ -89,7 +89,7 @@ def verb(
             part,
             jobs,
             records,
-            executor=execution.build(),
+            executor=executor,
             watch=lambda now: update(now.total - now.left, now.total, f"failed {now.failed}, running {now.running}"),
             **settings,
         )
