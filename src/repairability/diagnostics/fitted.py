@@ -14,7 +14,7 @@ from repairability.allocation import pruned_count
 from repairability.calibration import CalibrationSet
 from repairability.curves import FloatArray
 from repairability.diagnostics.scan import checked_grid
-from repairability.network.layers import Layers
+from repairability.network.layers import Layers, bias_of
 from repairability.repairs.repair import Fit
 from repairability.repairs.walk import Station, walk
 from repairability.scores import Score
@@ -44,8 +44,8 @@ def _curves(
     moments = station.moments()
     problem = station.problem(model, moments)
     plain = LeastSquares.of(moments, problem.weights, problem.unit, centred=False)
-    bias = getattr(station.module, "bias", None)
-    offset = 0.0 if bias is None else bias.detach().double().cpu().view(plain.power.shape)
+    bias = bias_of(station.module)
+    offset = 0.0 if bias is None else bias.double().cpu().view(plain.power.shape)
     power = moments.power(centred=False) + EPS  # [G, R]
     counts = [pruned_count(station.layer.total, s) for s in grid]
     raw, residual = [], []

@@ -20,7 +20,7 @@ from repairability.allocation import check_sparsity, pruned_count
 from repairability.calibration import CalibrationSet
 from repairability.diagnostics.products import LevelProducts
 from repairability.errors import InputError
-from repairability.network.layers import Layer, Layers
+from repairability.network.layers import Layer, Layers, bias_of
 from repairability.network.trace import trace
 from repairability.progress import track
 from repairability.repairs.response import Norm
@@ -67,8 +67,8 @@ def scan(
         sums = ChannelSums(
             len(measured), layer.shape[0], scale=norm.scale() if norm else None, shift=norm.shift() if norm else None
         )
-        bias = getattr(module, "bias", None)
-        beta = torch.zeros(layer.shape[0], dtype=torch.float64) if bias is None else bias.detach().double().cpu()
+        bias = bias_of(module)
+        beta = torch.zeros(layer.shape[0], dtype=torch.float64) if bias is None else bias.double().cpu()
         products = LevelProducts(layer, module, [counts[k] for k in measured]) if measured else None
         if products is not None:
             products.prepare(way.inputs[layer.name], first.dtype)

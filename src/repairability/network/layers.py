@@ -139,6 +139,12 @@ class Layers(Sequence[Layer]):
         return str(self.table())
 
 
+def bias_of(module: nn.Module) -> Tensor | None:
+    """A layer's own bias, where it has one."""
+    bias = module._parameters.get("bias")
+    return None if bias is None else bias.detach()
+
+
 def prunable_layers(
     model: nn.Module,
     *,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from repairability.algebra.sums import ChannelSums
 from repairability.errors import InputError
+from repairability.network.layers import bias_of
 from repairability.repairs.repair import Repair, RepairContext
 from repairability.repairs.response import Response
 from repairability.repairs.walk import Station, walk
@@ -80,7 +81,7 @@ class AffineRepair(Repair):
             bias, running = _places(station)
             shifts = bias is not None or running is not None
             sums = _measured(station)
-            start = torch.zeros(sums.channels, dtype=torch.float64) if bias is None else bias.detach().double().cpu()
+            start = torch.zeros(sums.channels, dtype=torch.float64) if bias is None else bias.double().cpu()
             end = self.respond(Response.begin(sums, start, None, shifts=shifts))
             scale, shift = end.gain[0], end.offset[0]
             weight = station.layer.weight
@@ -94,9 +95,8 @@ class AffineRepair(Repair):
 
 def _places(station: Station) -> tuple[Tensor | None, Tensor | None]:
     """Where a shift can go: the layer's bias, or the running mean of its own BatchNorm."""
-    bias: Tensor | None = getattr(station.module, "bias", None)
     running: Tensor | None = getattr(station.norm, "running_mean", None)
-    return bias, running
+    return bias_of(station.module), running
 
 
 def _measured(station: Station) -> ChannelSums:

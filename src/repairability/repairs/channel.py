@@ -12,7 +12,7 @@ from repairability._torch import OutputHook, Reached, evaluating, output_hooks, 
 from repairability.algebra.sums import EPS, ChannelSums
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
-from repairability.network.layers import Layer, Layers
+from repairability.network.layers import Layer, Layers, bias_of
 from repairability.network.trace import trace
 from repairability.progress import track
 from repairability.repairs.repair import Repair, RepairContext
@@ -147,8 +147,8 @@ def _scaled_output(layer: Layer, module: nn.Module, output: Tensor, gamma: Tenso
     """gamma * (y - bias) + bias, in the output's own layout."""
     shape = (-1,) if layer.kind == "linear" else (-1, *[1] * (layer.weight.dim() - 2))
     factor = gamma.to(output.device, output.dtype).view(shape)
-    bias: Tensor | None = getattr(module, "bias", None)
+    bias = bias_of(module)
     if bias is None:
         return output * factor
-    beta = bias.detach().view(shape)
+    beta = bias.view(shape)
     return (output - beta) * factor + beta

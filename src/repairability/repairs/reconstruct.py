@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from repairability.algebra.moments import InputMoments, filters_of
 from repairability.errors import InputError
-from repairability.network.layers import refittable_layers
+from repairability.network.layers import bias_of, refittable_layers
 from repairability.repairs.repair import Fit, Repair, RepairContext
 from repairability.repairs.walk import IMAGES, Station, walk
 
@@ -62,13 +62,9 @@ def _write_(station: Station, fitted: Tensor, moments: InputMoments) -> None:
     shift = (moments.mean_y - mean).flatten()
     with torch.no_grad():
         weight.copy_(fitted.view(weight.shape).to(weight.device, weight.dtype))
-        bias = _bias(station.module)
+        bias = bias_of(station.module)
         if bias is not None:
             bias.copy_(shift.to(bias.device, bias.dtype))
         elif station.norm is not None:
             running: Tensor = station.norm.running_mean  # type: ignore[assignment]
             running.sub_(shift.to(running.device, running.dtype))
-
-
-def _bias(module: nn.Module) -> nn.Parameter | None:
-    return getattr(module, "bias", None)

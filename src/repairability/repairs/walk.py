@@ -12,7 +12,7 @@ from repairability._torch import evaluating, output_hooks, run
 from repairability.algebra.moments import InputMoments, LeastSquares, filters_of
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
-from repairability.network.layers import Layer, Layers
+from repairability.network.layers import Layer, Layers, bias_of
 from repairability.network.streams import streams
 from repairability.network.trace import Trace, trace
 from repairability.network.unfold import Geometry
@@ -48,7 +48,7 @@ class Station:
         unit = torch.ones(self.layer.shape[0], dtype=torch.float64)
         if self.norm is not None:
             unit = _norm_scale(self.norm).abs().double().cpu()
-        has_shift = self.norm is not None or getattr(self.module, "bias", None) is not None
+        has_shift = self.norm is not None or bias_of(self.module) is not None
         return LeastSquares.of(moments, filters_of(weight, self.groups), unit.view(self.groups, -1), centred=has_shift)
 
     @property
