@@ -63,7 +63,7 @@ def _show_tables(studies: Sequence[StudyRecords], as_json: bool) -> None:
 
     sections, content = Studies(studies), []
     for entry, records in studies:
-        tables, runs = list(sections[entry.name].tables), counts(entry, records)
+        tables, runs = sections.tables(entry.name), counts(entry, records)
         content.append({"study": entry.name, "title": entry.title, "runs": runs, "tables": tables})
         if not as_json:
             show(False, None, *tables, line=f"\n{entry.name}: {runs}")

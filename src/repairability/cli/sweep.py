@@ -66,7 +66,7 @@ def verb(
     """
     from repairability import experiments
     from repairability.experiments.archive import archived_records, copy_known
-    from reproduction.sections import study_tables
+    from repairability.report.sections import get_section, study_section
 
     where, executor = experiments.Files(files or (), root), execution.build()
     for folder in where.folders:
@@ -74,6 +74,8 @@ def verb(
             raise InputError(f"--files {folder}: there is no such folder")
     read = experiments.read_study(file)
     study = experiments.smoke(read) if smoke else read
+    for section in study.sections:
+        get_section(section)  # a name nobody knows is said before the runs, not after them
     part = experiments.only(study, only) if only else study
     records = experiments.Store(store)
     archived = {} if known is None else archived_records(known)
@@ -94,7 +96,7 @@ def verb(
             **settings,
         )
     finished, problems = records.read_all(records.members(study.name))
-    tables = study_tables(study.section, finished, smoke=study.smoke)
+    tables = study_section(study.sections, finished, smoke=study.smoke).tables
     problems = [*progress.problems, *problems]
     counts = {name: getattr(progress, name) for name in ("total", "known", "done", "elsewhere", "failed", "left")}
     about = {"study": study.name, "store": str(store), **counts, "copied": copied, "problems": problems}

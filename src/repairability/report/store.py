@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repairability.errors import unknown
-from repairability.experiments.store import Record, StudyEntry
+from repairability.experiments.store import Record
+from repairability.experiments.study import StudyEntry
 from repairability.report.figures import render
 from repairability.report.files import Files, write_files
 from repairability.report.html import FOLDER, filled, script_json
 from repairability.report.markup import to_latex, to_markdown
+from repairability.report.sections import SMOKE, study_section
 from repairability.tables import Table, csv_text
-from reproduction.sections import SECTIONS, SMOKE, study_section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +68,7 @@ def _hours(records: Sequence[Record]) -> float:
 
 def study_report(entry: StudyEntry, records: Sequence[Record]) -> StudyReport:
     """The study's section with the names of its files; figures are drawn here."""
-    section = study_section(entry.section, records, smoke=entry.smoke)
+    section = study_section(entry.sections, records, smoke=entry.smoke)
     names = [entry.name if i == 0 else f"{entry.name}_{i + 1}" for i in range(len(section.tables))]
     drawn = {f"{entry.name}_{name}": draw() for name, draw in section.figures.items()}
     figures = {name: figure for name, figure in drawn.items() if figure is not None}
@@ -89,15 +90,9 @@ def write_store_report(
     for name in formats:
         if name not in STORE_FORMATS:
             raise unknown("format", name, STORE_FORMATS)
-    reports = [study_report(entry, records) for entry, records in sorted(studies, key=_rank)]
+    reports = [study_report(entry, records) for entry, records in studies]
     made = {name: STORE_FORMATS[name](reports, problems, title) for name in dict.fromkeys(formats)}
     return write_files(made, out)
-
-
-def _rank(study: tuple[StudyEntry, Sequence[Record]]) -> tuple[int, str]:
-    """The order of the sections."""
-    entry, _ = study
-    return list(SECTIONS).index(entry.section) if entry.section in SECTIONS else len(SECTIONS), entry.name
 
 
 def store_page(reports: Sequence[StudyReport], problems: Sequence[str], title: str = "Studies") -> str:
