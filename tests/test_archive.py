@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from repairability import InputError
 from repairability.experiments import Record, RunSpec, Store, StudyEntry
-from repairability.experiments.archive import DIGITS, archived_records, copy_known, read_archive, write_archive
+from repairability.experiments.archive import DIGITS, RUNS, archived_records, copy_known, read_archive, write_archive
 from test_report_studies import SECTIONS, detected, failed, run, seeds, study_tables
 
 
@@ -19,8 +21,8 @@ def rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, Mapping):
-        return {key: rounded(each) for key, each in value.items()}
-    return [rounded(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def odd_records() -> list[Record]:
@@ -69,16 +71,16 @@ def stored(records: list[Record], folder: Path, *, smoke: bool = False) -> Store
 def test_a_record_comes_back_field_by_field(tmp_path: Path) -> None:
     records = odd_records()
     write_archive(stored(records, tmp_path / "runs"), tmp_path / "kept")
-    found = archived_records(tmp_path / "kept")
-    assert set(found) == {record.run_id for record in records}
+    archived = archived_records(tmp_path / "kept")
+    assert set(archived) == {record.run_id for record in records}
     for record in records:
-        back, about = found[record.run_id], dict(record.provenance)
+        back, about = archived[record.run_id], dict(record.provenance)
         about.pop("host", None)
         assert back.spec == record.spec
         assert (back.status, back.error) == (record.status, record.error)
-        assert dict(back.result) == rounded(record.result)
+        assert back.result == rounded(record.result)
         assert list(back.result.get("allocation", {})) == list(record.result.get("allocation", {}))
-        assert dict(back.provenance) == rounded(about)
+        assert back.provenance == rounded(about)
     ((entry, of_study),) = read_archive(tmp_path / "kept")
     assert entry == Store(tmp_path / "runs").studies()[0]
     assert [record.run_id for record in of_study] == [record.run_id for record in records]
@@ -102,7 +104,7 @@ def test_every_section_takes_archived_records(tmp_path: Path) -> None:
         assert [str(x) for x in study_tables(section, back)] == [str(x) for x in study_tables(section, records)]
 
 
-def test_it_is_small_and_says_each_rule(tmp_path: Path) -> None:
+def test_it_is_small_and_lines_of_json(tmp_path: Path) -> None:
     about = {"commit": "0123456789ab", "torch": "2.13.0+cpu", "hardware": "two cores", "host": "vm"}
     seconds = dict.fromkeys(("load", "diagnose", "allocate", "mask", "repair", "evaluate", "dense"), 12.3456)
     plan = {layer: 1 / (i + 1.5) for i, layer in enumerate(run().result["totals"])}
@@ -111,12 +113,14 @@ def test_it_is_small_and_says_each_rule(tmp_path: Path) -> None:
         Record(x.run_id, x.spec, "done", {**x.result, "allocation": plan}, "", {**about, "seconds": seconds})
         for x in made
     ]
-    files = write_archive(stored(records, tmp_path / "runs"), tmp_path / "kept")
-    assert sum(file.stat().st_size for file in files) < 600 * len(records)
-    header, line, *_ = (tmp_path / "kept" / "records.csv").read_text().splitlines()
-    assert ",rr," in line
-    assert {"spec.rule", "spec.sparsity", "spec.seed", "result.top1", "seconds.repair"} <= set(header.split(","))
-    assert "vm" not in "".join(file.read_text() for file in files)
+    (file,) = write_archive(stored(records, tmp_path / "runs"), tmp_path / "kept")
+    assert file.stat().st_size < 150 * len(records)
+    text = gzip.decompress(file.read_bytes()).decode()
+    study, line, *_ = map(json.loads, text.splitlines())
+    assert study["study"]["name"] == "odd"
+    assert line["record"]["spec"]["rule"] == "rr"
+    assert line["record"]["provenance"]["seconds"]["repair"] == 12.3456
+    assert "vm" not in text
 
 
 def test_smoke_runs_stay_out_and_loose_runs_come_in(tmp_path: Path) -> None:
@@ -133,27 +137,38 @@ def test_smoke_runs_stay_out_and_loose_runs_come_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "message"),
+    ("old", "new", "message"),
     [
-        ("records.csv", "[0.", "0.", "is damaged"),
-        ("records.csv", "spec.rule", "spec.rool", "is damaged: unknown setting 'rool'"),
-        ("networks.csv", '""layer1.0.conv1"":100000,', "", "is damaged"),
-        ("networks.csv", "network", "net", "is damaged"),
-        ("origins.csv", "origin,", "orig,", "is damaged"),
+        ('"run_id":"', '"run_id":', "is damaged: "),
+        ('"rule":', '"rool":', "is damaged: unknown setting 'rool'; did you mean rule"),
+        ('"status":', '"state":', "is damaged: status: Field required"),
+        ('"spec":{', '"spec":7,"more":{', "is damaged: spec: .*not 7"),
+        ('"run_ids":', '"runs":', "is damaged: run_ids: Field required"),
+        ('{"record":', '{"recorded":', "is damaged: 'record'"),
     ],
 )
-def test_damage_is_named(file: str, old: str, new: str, message: str, tmp_path: Path) -> None:
-    write_archive(stored(seeds((0.1, 0.2), rule="rr"), tmp_path / "runs"), tmp_path / "kept")
-    path = tmp_path / "kept" / file
-    text = path.read_text()
+def test_damage_is_named(old: str, new: str, message: str, tmp_path: Path) -> None:
+    (file,) = write_archive(stored(seeds((0.1, 0.2), rule="rr"), tmp_path / "runs"), tmp_path / "kept")
+    text = gzip.decompress(file.read_bytes()).decode()
     assert old in text
-    path.write_text(text.replace(old, new, 1))
-    with pytest.raises(InputError, match=message):
+    file.write_bytes(gzip.compress(text.replace(old, new, 1).encode()))
+    with pytest.raises(InputError, match=f"{RUNS} {message}"):
         archived_records(tmp_path / "kept")
 
 
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (file,) = write_archive(stored(seeds((0.1, 0.2), rule="rr"), tmp_path / "runs"), tmp_path / "kept")
+    whole = file.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for damaged in (whole[: len(whole) // 2], bytes(flipped), b"noise", b""):
+        file.write_bytes(damaged)
+        with pytest.raises(InputError, match=f"{RUNS} is damaged"):
+            archived_records(tmp_path / "kept")
+
+
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is no archive: it has no records\.csv"):
+    with pytest.raises(InputError, match=r"is no archive: it has no runs\.jsonl\.gz"):
         archived_records(tmp_path)
 
 

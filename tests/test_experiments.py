@@ -17,6 +17,7 @@ from conftest import interruptible
 from repairability import InputError, create_model, diagnose, load_data
 from repairability._torch import state_digest
 from repairability.experiments import (
+    Executor,
     Files,
     InProcess,
     Processes,
@@ -33,7 +34,8 @@ from repairability.experiments import (
     sweep,
 )
 from repairability.experiments import shared as shared_module
-from repairability.experiments.cache import cached, pack_diagnosis, unpack_diagnosis
+from repairability.experiments.shared import pack_diagnosis, unpack_diagnosis
+from repairability.pruning import plan
 
 SMALL = """
 title = "small"
@@ -49,6 +51,11 @@ sparsity = [0.8, 0.9]
 seed = {seeds}
 """
 TESTS = Path(__file__).parent
+
+
+def with_tests() -> str:
+    """The path on which another process finds the tests' networks, and what this one finds."""
+    return os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def study_file(folder: Path, model: str = "networks:small_net", seeds: str = "[0, 1]", text: str = SMALL) -> Path:
@@ -212,7 +219,7 @@ def test_records(store: Store) -> None:
     (first, second), problems = store.read_all()
     assert not problems
     assert first.status == second.status == "done"
-    assert Record.from_json(first.to_json()) == first
+    assert Record.from_dict(json.loads(json.dumps(first.to_dict()))) == first
     assert {"top1", "achieved", "global_sparsity", "dense_top1", "allocation", "n"} <= set(first.result)
     assert {"commit", "torch", "hardware", "host", "seconds", "peak_memory_mb"} <= set(first.provenance)
     assert first.provenance["seconds"]["repair"] > 0
@@ -222,7 +229,25 @@ def test_records(store: Store) -> None:
     assert frame["top1"].tolist() == [first.result["top1"], second.result["top1"]]
 
 
-@pytest.mark.parametrize("damage", ["truncated", "edited", "foreign", "binary", "renamed"])
+OLD_RECORD = """{"run_id": "f1563dd40b17db5e", "status": "done", "spec": {"model": "resnet18", "data": "cifar100",
+"task": "prune", "weights": null, "num_classes": null, "image_size": null, "rule": "rr", "options": {},
+"score": "magnitude", "repair": "cr+bn", "conditioned_on": null, "sparsity": 0.95, "grid": [0.9], "observe": "layer",
+"seed": 0, "count": 128, "test_images": null, "held_out": 0, "precision": "float32", "objective": false,
+"method": "cts", "sweep": null, "null": true, "threads": 1}, "result": {"top1": 0.5, "allocation": {"a.b": 0.25},
+"loss": Infinity}, "error": "", "provenance": {"host": "vm", "seconds": {"load": 0.1}}, "digest": "0a08c81001b7b8ca"}"""
+
+
+def test_a_record_of_an_earlier_version_keeps_its_digest(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.path("f1563dd40b17db5e").parent.mkdir()
+    store.path("f1563dd40b17db5e").write_text(OLD_RECORD)
+    record = store.read("f1563dd40b17db5e")
+    assert record is not None
+    assert (record.spec.grid, record.result["allocation"]) == ((0.9,), {"a.b": 0.25})
+    assert record.to_dict() == json.loads(OLD_RECORD)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "edited", "foreign", "binary", "bare", "renamed"])
 def test_damaged_records_are_reported_and_made_again(damage: str, store: Store, tmp_path: Path) -> None:
     whole = results(store)
     victim, other = sorted(whole)
@@ -233,6 +258,7 @@ def test_damaged_records_are_reported_and_made_again(damage: str, store: Store, 
         "edited": text.replace('"top1": ', '"top1": 1').encode(),
         "foreign": b"[1, 2]",
         "binary": bytes(range(256)),
+        "bare": b'{"digest": "44136fa355b3678a"}',  # of nothing
         "renamed": store.path(other).read_bytes(),
     }
     file.write_bytes(harm[damage])
@@ -274,6 +300,7 @@ def test_studies_of_a_store(store: Store) -> None:
 
 def test_nothing_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = {"diagnose": 0, "create_model": 0}
+    places = {"diagnose": plan, "create_model": shared_module}
 
     def counting(name: str, original: Any) -> Any:
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -282,8 +309,8 @@ def test_nothing_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
         return counted
 
-    for name in calls:
-        monkeypatch.setattr(shared_module, name, counting(name, getattr(shared_module, name)))
+    for name, place in places.items():
+        monkeypatch.setattr(place, name, counting(name, getattr(place, name)))
     for shared in (shared_module._network, shared_module._data, shared_module.calibration_images):
         shared.cache_clear()
     swept(study_file(tmp_path, seeds="[0]"), tmp_path / "runs")
@@ -298,12 +325,12 @@ def test_nothing_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_diagnosis_goes_through_the_cache_unchanged() -> None:
     model, images = create_model("digits"), torch.randn(128, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-    found = diagnose(model, images)
-    back = unpack_diagnosis(pack_diagnosis(found))
-    assert back == found
+    diagnosis = diagnose(model, images)
+    back = unpack_diagnosis(pack_diagnosis(diagnosis))
+    assert back == diagnosis
     assert back.statistics is not None
-    assert found.statistics is not None
-    for layer, moments in found.statistics.items():
+    assert diagnosis.statistics is not None
+    for layer, moments in diagnosis.statistics.items():
         assert torch.equal(back.statistics[layer].mean, moments.mean)
         assert torch.equal(back.statistics[layer].var, moments.var)
         assert back.statistics[layer].count == moments.count
@@ -316,10 +343,12 @@ def test_the_cache_computes_once_and_notices_damage(tmp_path: Path) -> None:
         calls.append(1)
         return b"content"
 
-    assert cached(store, "kind", "key", compute) == (b"content", False)
-    assert cached(store, "kind", "key", compute) == (b"content", True)
-    (store.cache / "kind" / "key").write_bytes(b"half")
-    assert cached(store, "kind", "key", compute) == (b"content", False)
+    for _ in range(2):
+        assert store.cached("kind", "key", compute) == b"content"
+    assert len(calls) == 1
+    (tmp_path / "cache" / "kind" / "key").write_bytes(b"half")
+    for _ in range(2):
+        assert store.cached("kind", "key", compute) == b"content"
     assert len(calls) == 2
 
 
@@ -327,7 +356,6 @@ ONE_OF_MANY = """
 import sys, time
 from pathlib import Path
 from repairability.experiments import Store
-from repairability.experiments.cache import cached
 folder = Path(sys.argv[1])
 
 def compute():
@@ -335,7 +363,7 @@ def compute():
     time.sleep(0.5)
     return b"x" * 100_000
 
-assert cached(Store(folder), "kind", "key", compute)[0] == b"x" * 100_000
+assert Store(folder).cached("kind", "key", compute) == b"x" * 100_000
 """
 
 
@@ -356,35 +384,98 @@ def test_a_state_digest_sees_every_weight() -> None:
 # --- executors ----------------------------------------------------------------------------------------------------
 
 
-def test_every_executor_gives_the_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
-    file = study_file(tmp_path)
+@pytest.mark.parametrize("executor", [Processes(2), RayCluster()], ids=["processes", "ray"])
+def test_every_executor_gives_the_same_results(
+    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(executor, RayCluster):
+        pytest.importorskip("ray", reason="needs the extra 'ray'")
+    monkeypatch.setenv("PYTHONPATH", with_tests())
+    file = study_file(tmp_path, seeds="[0]")
     here, _ = swept(file, tmp_path / "here", executor=InProcess())
-    there, progress = swept(file, tmp_path / "there", executor=Processes(2))
-    assert progress.done == 12
+    there, progress = swept(file, tmp_path / "there", executor=executor)
+    assert (progress.done, progress.left) == (6, 0)
     assert results(here) == results(there)
+
+
+def sometimes_deadly(job: dict[str, Any]) -> dict[str, Any]:
+    """A job that leaves a trace of each attempt; a deadly one takes its process with it."""
+    Path(job["folder"], f"{job['name']}-by-{os.getpid()}").touch()
+    time.sleep(0.1 if job["deadly"] else 0.3)
+    if job["deadly"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return job
+
+
+def test_a_job_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
+    """The others are neither failed nor charged an attempt: each of them runs once."""
+    jobs = [{"name": f"job{i}", "deadly": i == 2, "folder": str(tmp_path)} for i in range(6)]
+    outcomes = {job["name"]: result for job, result in Processes(2, attempts=2).run(sometimes_deadly, iter(jobs))}
+    reason = outcomes.pop("job2")
+    assert isinstance(reason, str)
+    assert reason.startswith("the worker died, 2 times")
+    assert outcomes == {job["name"]: job for job in jobs if not job["deadly"]}
+    attempts = sorted(file.name.partition("-by-")[0] for file in tmp_path.iterdir())
+    assert attempts == ["job0", "job1", "job2", "job2", "job3", "job4", "job5"]
+
+
+def sleeping(job: dict[str, Any]) -> dict[str, Any]:
+    """A job that says where it runs and then takes a minute."""
+    Path(job["file"]).with_suffix(".new").write_text(str(os.getpid()))
+    Path(job["file"]).with_suffix(".new").rename(job["file"])
+    time.sleep(60)
+    return job
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_worker_ends_with_its_driver(tmp_path: Path) -> None:
+    program = """
+import sys
+from repairability.experiments import Processes
+from test_experiments import sleeping
+if __name__ == "__main__":
+    list(Processes(1).run(sleeping, iter([{"file": sys.argv[1]}])))
+"""
+    file, environment = tmp_path / "pid", {**os.environ, "PYTHONPATH": with_tests()}
+    with subprocess.Popen([sys.executable, "-c", program, str(file)], env=environment) as process:
+        end = time.monotonic() + 60
+        while not file.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        worker = int(file.read_text())
+        assert alive(worker)
+        process.kill()
+    end = time.monotonic() + 20
+    while alive(worker) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not alive(worker)
 
 
 def test_a_small_data_set_does_for_calibration_and_held_out_images(tmp_path: Path) -> None:
     (spec, *_) = read_study(study_file(tmp_path)).specs  # random:10 has 256 images, calibration would take them all
-    found = run_job(Files().job(spec.model_copy(update={"held_out": 100}), None).to_dict())
-    assert found["status"] == "done", found["error"]
-    assert found["result"]["agreement"]["n"] == 100
-    found = run_job(Files().job(spec.model_copy(update={"held_out": 193}), None).to_dict())  # 64 are the statistics'
-    assert "256 training images, 257 were asked for" in found["error"]
+    record = run_job(Files().job(spec.model_copy(update={"held_out": 100}), None).to_dict())
+    assert record["status"] == "done", record["error"]
+    assert record["result"]["agreement"]["n"] == 100
+    record = run_job(Files().job(spec.model_copy(update={"held_out": 193}), None).to_dict())  # 64 are the statistics'
+    assert "256 training images, 257 were asked for" in record["error"]
 
 
 def test_a_job_leaves_the_threads_as_they_were(tmp_path: Path) -> None:
     (spec, *_) = read_study(study_file(tmp_path)).specs
     threads = torch.get_num_threads()
-    found = run_job(Files().job(spec.model_copy(update={"threads": 1}), None).to_dict())
-    assert found["status"] == "done"
+    record = run_job(Files().job(spec.model_copy(update={"threads": 1}), None).to_dict())
+    assert record["status"] == "done"
     assert torch.get_num_threads() == threads
 
 
 def driver(file: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "repairability", "sweep", str(file), "--store", str(folder), "--json", *more]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": with_tests(), "OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=interruptible)
 
@@ -398,7 +489,7 @@ def wait_for_records(folder: Path, count: int, process: subprocess.Popen[str]) -
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
     """The worker processes of a driver (the spawned ones, not multiprocessing's tracker)."""
-    found = []
+    workers = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -407,17 +498,17 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
             except (OSError, ValueError):
                 continue
             if parent == process.pid and "spawn_main" in command:
-                found.append(int(entry.name))
-    return found
+                workers.append(int(entry.name))
+    return workers
 
 
 def await_workers(process: subprocess.Popen[str]) -> list[int]:
     """The same, once there are any; none where the driver has ended."""
     end = time.monotonic() + 60
-    while not (found := workers_of(process)) and process.poll() is None:
+    while not (workers := workers_of(process)) and process.poll() is None:
         assert time.monotonic() < end
         time.sleep(0.01)
-    return found
+    return workers
 
 
 def test_kill_9_of_the_driver_and_of_workers(tmp_path: Path) -> None:
@@ -452,13 +543,13 @@ def test_kill_9_of_the_driver_and_of_workers(tmp_path: Path) -> None:
 def test_two_sweeps_on_one_store_do_the_work_once(tmp_path: Path) -> None:
     file = study_file(tmp_path, "networks:SlowNet", "[0, 1, 2, 3]")
     both = [driver(file, tmp_path / "runs") for _ in range(2)]
-    found = []
+    summaries = []
     for process in both:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-        found.append(json.loads(out))
-    assert sum(each["done"] for each in found) == 24
-    assert all(each["known"] + each["done"] + each["elsewhere"] == 24 for each in found)
+        summaries.append(json.loads(out))
+    assert sum(summary["done"] for summary in summaries) == 24
+    assert all(summary["known"] + summary["done"] + summary["elsewhere"] == 24 for summary in summaries)
     assert len(results(Store(tmp_path / "runs"))) == 24
 
 
@@ -485,7 +576,7 @@ def test_a_ray_cluster_loses_a_machine(tmp_path: Path, monkeypatch: pytest.Monke
     pytest.importorskip("ray", reason="needs the extra 'ray'")
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setenv("PYTHONPATH", with_tests())
     memory = {"object_store_memory": 80 * 2**20}
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **memory})
     try:
@@ -522,26 +613,36 @@ def test_random_data_is_the_same_each_time() -> None:
 
 
 WITH_A_LOCK = """
-import sys, time
+import sys
 from pathlib import Path
 from repairability.experiments import Store
-from repairability.experiments.cache import cached_all
-folder = Path(sys.argv[1])
 
-def slow(name):
-    def compute():
-        (folder / f"{name}-by-{sys.argv[2]}").touch()
-        time.sleep(1.5)
-        return name.encode()
-    return compute
-
-print(cached_all(Store(folder), {name: ("key", slow(name)) for name in ("one", "other")}))
+lock = Store(Path(sys.argv[1])).claim("kind-key")
+print(lock is not None, flush=True)
+sys.stdin.read()
 """
 
 
-def test_processes_divide_several_entries(tmp_path: Path) -> None:
-    """While one computes the first entry, the other does not wait for it but computes the second."""
-    both = [subprocess.Popen([sys.executable, "-c", WITH_A_LOCK, str(tmp_path), str(i)]) for i in range(2)]
-    assert [process.wait(60) for process in both] == [0, 0]
-    made = sorted(file.name for file in tmp_path.glob("*-by-*"))
-    assert [name.split("-")[0] for name in made] == ["one", "other"]
+def test_what_another_process_computes_is_known_and_free_when_it_dies(tmp_path: Path) -> None:
+    store, pipe = Store(tmp_path), subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", WITH_A_LOCK, str(tmp_path)], stdin=pipe, stdout=pipe) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"True\n"
+        assert store.busy("kind", "key")
+        assert not store.busy("kind", "other")
+        assert store.claim("kind-key") is None
+        other.kill()
+    assert not store.busy("kind", "key")
+
+
+def test_it_imports_where_there_is_no_fcntl_and_no_resource() -> None:
+    """As on Windows."""
+    program = """
+import sys
+sys.modules["fcntl"] = sys.modules["resource"] = None
+import repairability.cli, repairability.experiments.archive
+from repairability.provenance import peak_memory
+assert peak_memory() is None or peak_memory() > 10
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

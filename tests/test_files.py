@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repairability import InputError
-from repairability._files import read_text, write_atomically
+from repairability._files import make_folder, read_sealed, read_text, write_atomically, write_sealed
 
 
 def test_writes_and_replaces(tmp_path: Path) -> None:
@@ -44,3 +44,23 @@ def test_clear_errors(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="not a text file"):
         read_text(tmp_path / "binary")
+
+
+def test_a_seal_shows_damage(tmp_path: Path) -> None:
+    file = tmp_path / "entry"
+    write_sealed(file, b"content")
+    assert read_sealed(file) == b"content"
+    sealed = file.read_bytes()
+    for damaged in (sealed[:-1], sealed[:10], b"", sealed.replace(b"cont", b"Cont")):
+        file.write_bytes(damaged)
+        with pytest.raises(InputError, match="entry is damaged"):
+            read_sealed(file)
+
+
+def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    with pytest.raises(InputError, match="cannot make the folder .*file/below: "):
+        make_folder(tmp_path / "file" / "below")

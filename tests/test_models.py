@@ -9,7 +9,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+import networks
 from repairability import InputError, create_model
+from repairability._imports import imported
 from repairability.models.weights import load_weights_, read_state
 
 
@@ -135,6 +137,12 @@ def test_unreadable_weights(tmp_path: Path) -> None:
 def test_unknown_models(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         create_model(name)
+
+
+def test_a_callable_of_anyones_module() -> None:
+    assert imported("networks:small_net", "model") is networks.small_net
+    with pytest.raises(InputError, match="a model of your own is named package.module:callable, not 'networks:'"):
+        imported("networks:", "model")
 
 
 def test_classes_that_cannot_be() -> None:

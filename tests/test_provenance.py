@@ -1,20 +1,22 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from repairability import provenance as module
-from repairability.provenance import provenance
+from repairability.provenance import peak_memory, provenance
 
 
 def test_it_says_what_ran_where() -> None:
-    found = provenance()
-    assert {"repairability", "commit", "torch", "python", "hardware"} <= found.keys()
-    assert found["torch"] == torch.__version__
-    assert "threads" in found["hardware"]
-    assert all(isinstance(value, str) and value for value in found.values())
+    facts = provenance()
+    assert {"repairability", "commit", "torch", "python", "hardware"} <= facts.keys()
+    assert facts["torch"] == torch.__version__
+    assert "threads" in facts["hardware"]
+    assert all(isinstance(value, str) and value for value in facts.values())
 
 
 def test_outside_a_checkout_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +25,13 @@ def test_outside_a_checkout_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(subprocess, "run", fail)
     assert module._commit() == "none (not a checkout)"
+
+
+def test_the_peak_of_memory_is_that_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    peak = peak_memory()
+    assert peak is None or 50 < peak < 1e6
+    monkeypatch.setattr(module, "Path", lambda _: Path("there is no /proc here"))
+    elsewhere = peak_memory()
+    assert elsewhere is None or 50 < elsewhere < 1e6
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert peak_memory() is None

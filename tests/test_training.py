@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 from networks import small_net
 from repairability import InputError, create_model, evaluate, load_data
+from repairability._files import write_sealed
 from repairability.data import Data, Split
 from repairability.data.splits import IMAGENET, from_array
 from repairability.training import (
@@ -25,7 +27,6 @@ from repairability.training import (
     digits_network,
     finetune,
     lower_layers,
-    one_cycle,
     train_,
 )
 
@@ -242,13 +243,41 @@ def test_a_state_of_another_training_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_state(tmp_path: Path) -> None:
-    for name, content in (("noise", b"noise" * 9), ("empty", b"")):
-        (tmp_path / name).write_bytes(content)
+    data, whole = coloured(), tmp_path / "whole"
+    with pytest.raises(Interrupted):
+        finetune(tiny_net(), data, config=TINY, partial=whole, watch=interrupt_after(1))
+    content = whole.read_bytes()
+    flipped = bytearray(content)
+    flipped[len(content) // 2] ^= 255
+    save_file({"a": torch.zeros(1)}, tmp_path / "safe")  # as states were before torch saved them
+    damages = {"noise": b"noise" * 9, "empty": b"", "half": content[: len(content) // 2], "flipped": bytes(flipped)}
+    for name, damage in {**damages, "safe": (tmp_path / "safe").read_bytes()}.items():
+        (tmp_path / name).write_bytes(damage)
         with pytest.raises(InputError, match=f"cannot continue from .*{name}: .*--restart"):
-            finetune(tiny_net(), coloured(), config=TINY, partial=tmp_path / name)
-    save_file({"a": torch.zeros(1)}, tmp_path / "weights")
-    with pytest.raises(InputError, match="is no state of a training"):
-        finetune(tiny_net(), coloured(), config=TINY, partial=tmp_path / "weights")
+            finetune(tiny_net(), data, config=TINY, partial=tmp_path / name)
+        assert (tmp_path / name).read_bytes() == damage
+    write_sealed(tmp_path / "weights", saved({"a": torch.zeros(1)}))
+    with pytest.raises(InputError, match="is no state of a training .*--restart"):
+        finetune(tiny_net(), data, config=TINY, partial=tmp_path / "weights")
+
+
+def saved(content: object) -> bytes:
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (Path("evil_was_here"),)
+
+
+def test_no_code_runs_from_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_sealed("evil", saved({"format": Evil()}))
+    with pytest.raises(InputError, match="cannot continue from evil"):
+        finetune(tiny_net(), coloured(), config=TINY, partial="evil")
+    assert not Path("evil_was_here").exists()
 
 
 def test_the_result_is_an_ordinary_weights_file(tmp_path: Path) -> None:
@@ -267,26 +296,28 @@ def test_the_result_is_an_ordinary_weights_file(tmp_path: Path) -> None:
         result.save(half, half=True)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 7, 100])
-def test_one_cycle_is_torchs(steps: int) -> None:
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=steps, cycle_momentum=False)
-    for step in range(steps):
-        assert one_cycle(step, steps, 0.3) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
-        optimizer.step()
-        if step + 1 < steps:
-            schedule.step()
+def test_the_rate_goes_up_and_down_once() -> None:
+    """From a 25th of the peak for 30 % of the steps, then down to a 250,000th; the momentum stays."""
+    seen: list[Epoch] = []
+    config = replace(TINY, epochs=10, rate=0.3, batch_size=48, test_images=0)  # one step an epoch
+    finetune(tiny_net(), coloured(), config=config, watch=seen.append)
+    rates = [epoch.rate for epoch in seen]
+    assert rates[0] == pytest.approx(0.3 / 25)
+    assert max(rates) == rates[2] == pytest.approx(0.3)
+    assert rates[-1] == pytest.approx(0.3 / 250_000)
+    assert rates[:3] == sorted(rates[:3])
+    assert rates[2:] == sorted(rates[2:], reverse=True)
 
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (16, 24), (4, 4)])
 def test_augmentation_crops_a_reflected_image_and_flips(height: int, width: int) -> None:
     images = torch.randn(40, 3, height, width, generator=torch.Generator().manual_seed(0))
-    found = augmented(images, torch.Generator().manual_seed(1))
-    assert torch.equal(found, augmented(images, torch.Generator().manual_seed(1)))
+    shifted = augmented(images, torch.Generator().manual_seed(1))
+    assert torch.equal(shifted, augmented(images, torch.Generator().manual_seed(1)))
     down, across = height // 8, width // 8
     padded = F.pad(images, (across, across, down, down), mode="reflect")
     kinds = set()
-    for i, image in enumerate(found):
+    for i, image in enumerate(shifted):
         ways = [
             (y, x, flip)
             for y in range(2 * down + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from pathlib import Path
@@ -35,6 +36,27 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, or an error that names it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+
+
+def write_sealed(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write bytes behind their own hash, so that `read_sealed` notices damage."""
+    write_atomically(path, hashlib.sha256(content).digest() + content)
+
+
+def read_sealed(path: str | os.PathLike[str]) -> bytes:
+    data = Path(path).read_bytes()
+    content = data[32:]
+    if hashlib.sha256(content).digest() != data[:32]:
+        raise InputError(f"{path} is damaged: its hash does not fit its content")
+    return content
 
 
 def read_text(path: str | os.PathLike[str]) -> str:

@@ -31,6 +31,11 @@ class MissingExtraError(RepairabilityError, ImportError):
         super().__init__(f"{package} is not installed; install it with: pip install 'repairability[{extra}]'")
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of somebody else says, in one line; its type where it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownError:
     """The error for a name nobody knows: near matches first, else (when few) all that is known."""
     names = sorted(known)

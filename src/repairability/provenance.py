@@ -1,9 +1,11 @@
-"""What every reported figure carries: commit, versions, hardware."""
+"""What every reported figure carries: commit, versions, hardware; and what a process took of its memory."""
 
 from __future__ import annotations
 
 import platform
 import subprocess
+import sys
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -27,14 +29,33 @@ def provenance() -> dict[str, str]:
 @cache
 def hardware() -> str:
     """The processor, its threads in use, and the accelerator if there is one."""
-    names: list[str] = []
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line]
-    parts = [names[0] if names else platform.processor() or platform.machine(), f"{torch.get_num_threads()} threads"]
+    processor = platform.processor() or platform.machine()
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    parts = [processor, f"{torch.get_num_threads()} threads"]
     if torch.cuda.is_available():
         parts.append(torch.cuda.get_device_name())
     return ", ".join(parts)
+
+
+def forget_peak_memory() -> None:
+    """Linux forgets a process's peak when asked; elsewhere the peak is that of all runs so far."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory() -> float | None:
+    """Of this process, in MB; None where the system does not say."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return round(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024, 1)
+    with suppress(ImportError):
+        import resource  # Windows has none
+
+        unit = 2**20 if sys.platform == "darwin" else 2**10  # bytes there, kilobytes elsewhere
+        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
+    return None
 
 
 def _version(package: str) -> str:

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from repairability.data.splits import IMAGENET, Data, Split, array_content, from_array
+from repairability.data.splits import IMAGENET, Data, Split, array_content, from_array, picked
 from repairability.errors import InputError, MissingExtraError
+
+ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 DIGITS_TRAIN = 1200
 """Of the 1,797 digits; the other 597 are the test part."""
@@ -26,16 +27,14 @@ def load_npz(path: Path, image_size: int | None) -> Data:
         raise InputError(f"no npz file at {path}")
     try:
         with np.load(path, allow_pickle=False) as file:
-            missing = [x for x in ("x_train", "y_train", "x_test", "y_test") if x not in file]
-            if missing:
-                raise InputError(f"{path} lacks the arrays {', '.join(missing)}; it has {', '.join(file) or 'none'}")
-            arrays = {name: file[name] for name in ("x_train", "y_train", "x_test", "y_test")}
+            missing, present = [name for name in ARRAYS if name not in file], ", ".join(file) or "none"
+            arrays = {name: file[name] for name in ARRAYS if name in file}
     except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"cannot read {path}: {error}") from error
-    splits = [_split(path, part, arrays, image_size) for part in ("train", "test")]
-    return Data(f"npz:{path}", int(max(split.labels.max() for split in splits)) + 1, splits[0], splits[1])
+    if missing:
+        raise InputError(f"{path} lacks the arrays {', '.join(missing)}; it has {present}")
+    train, test = (_split(path, part, arrays, image_size) for part in ("train", "test"))
+    return Data(f"npz:{path}", int(max(train.labels.max(), test.labels.max())) + 1, train, test)
 
 
 def _split(path: Path, part: str, arrays: dict[str, Any], image_size: int | None) -> Split:
@@ -46,7 +45,7 @@ def _split(path: Path, part: str, arrays: dict[str, Any], image_size: int | None
         raise InputError(f"{path}: x_{part} must be uint8 [n, 3, h, w], not {images.dtype} {images.shape}")
     if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer) or not len(labels):
         raise InputError(f"{path}: y_{part} must be {len(images)} integers, not {labels.dtype} {labels.shape}")
-    mean, std = (tuple(x[: images.shape[1]]) for x in IMAGENET)
+    mean, std = (tuple(values[: images.shape[1]]) for values in IMAGENET)  # grey images: the first channel's
     return from_array(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)), (mean, std), image_size)
 
 
@@ -63,12 +62,8 @@ def load_digits(image_size: int | None) -> Data:
 
     def part(start: int, end: int) -> Split:
         held = pixels[start:end]
-
-        def read(indices: Any) -> Tensor:
-            return held[torch.as_tensor(indices)]
-
         content = partial(array_content, held)
-        return Split(labels[start:end], read, (0.3,), (0.32,), image_size or DIGITS_SIZE, content)
+        return Split(labels[start:end], partial(picked, held), (0.3,), (0.32,), image_size or DIGITS_SIZE, content)
 
     return Data("digits", 10, part(0, DIGITS_TRAIN), part(DIGITS_TRAIN, len(labels)))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,59 +19,58 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"}
 
 def load_folder(path: Path, image_size: int | None) -> Data:
     """Classes are the sub-folders of train, in alphabetical order; the test part is called test or val."""
-    train, test = path / "train", next((path / x for x in ("test", "val") if (path / x).is_dir()), path / "test")
+    train, test = path / "train", path / "val"
+    if (path / "test").is_dir() or not test.is_dir():
+        test = path / "test"
     for folder in (train, test):
         if not folder.is_dir():
-            raise InputError(
-                f"no folder {folder}; an image folder holds train/CLASS/*.png and test (or val)/CLASS/*.png"
-            )
-    classes = sorted(x.name for x in train.iterdir() if x.is_dir())
-    extra = sorted({x.name for x in test.iterdir() if x.is_dir()} - set(classes))
-    if not classes or extra:
-        raise InputError(
-            f"{test} has classes that {train} lacks: {', '.join(extra)}" if extra else f"no classes in {train}"
-        )
-    parts = [_part(folder, classes, image_size or SIZE) for folder in (train, test)]
-    return Data(f"folder:{path}", len(classes), parts[0], parts[1])
+            layout = "an image folder holds train/CLASS/*.png and test (or val)/CLASS/*.png"
+            raise InputError(f"no folder {folder}; {layout}")
+    classes, tested = (sorted(place.name for place in folder.iterdir() if place.is_dir()) for folder in (train, test))
+    extra = [name for name in tested if name not in classes]
+    if extra:
+        raise InputError(f"{test} has classes that {train} lacks: {', '.join(extra)}")
+    if not classes:
+        raise InputError(f"no classes in {train}")
+    size = image_size or SIZE
+    return Data(f"folder:{path}", len(classes), _part(train, classes, size), _part(test, classes, size))
 
 
 def _part(folder: Path, classes: Sequence[str], size: int) -> Split:
-    files = [
-        (file, label)
+    files = {
+        file: label
         for label, name in enumerate(classes)
         for file in sorted((folder / name).rglob("*"))
         if file.suffix.lower() in SUFFIXES
-    ]
+    }
     if not files:
         raise InputError(f"no images in {folder} (looked for {', '.join(sorted(SUFFIXES))})")
-    return Split(
-        torch.tensor([label for _, label in files]),
-        lambda indices: read_files([files[i][0] for i in indices], size),
-        *IMAGENET,
-        content=lambda: file_content([file for file, _ in files], size),
-    )
+    return from_files(list(files), list(files.values()), size)
 
 
-def usual_view(size: int) -> Callable[[Any], Tensor]:
-    """ImageNet's: the shorter side to size * 256 / 224 (bilinear, antialiased), then the centre."""
-    transforms = torchvision("transforms.v2")
-    view: Callable[[Any], Tensor] = transforms.Compose(
-        [
-            transforms.PILToTensor(),
-            transforms.ToDtype(torch.float32, scale=True),
-            transforms.Resize(round(size * 256 / 224), antialias=True),
-            transforms.CenterCrop(size),
-        ]
-    )
-    return view
+def from_files(files: Sequence[Path], labels: Sequence[int], size: int) -> Split:
+    """A split of image files, decoded when they are asked for."""
+
+    def read(indices: Sequence[int]) -> Tensor:
+        return decoded([files[i] for i in indices], size)
+
+    return Split(torch.tensor(labels), read, *IMAGENET, content=partial(file_content, files, size))
 
 
-def read_files(files: Sequence[Path], size: int) -> Tensor:
-    """Decode each file into its usual view [3, size, size]."""
+def decoded(files: Sequence[Path], size: int) -> Tensor:
+    """The usual view of ImageNet [n, 3, size, size]: the shorter side to size * 256 / 224 (bilinear, antialiased), then
+    the centre.
+    """
     from PIL import Image, UnidentifiedImageError
 
-    view = usual_view(size)
-    images = []
+    transforms = torchvision("transforms.v2")
+    steps = [
+        transforms.PILToTensor(),
+        transforms.ToDtype(torch.float32, scale=True),
+        transforms.Resize(round(size * 256 / 224), antialias=True),
+        transforms.CenterCrop(size),
+    ]
+    view, images = transforms.Compose(steps), []
     for file in files:
         try:
             with Image.open(file) as image:

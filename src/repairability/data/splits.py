@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -40,14 +40,14 @@ class Split:
         if self.image_size is not None and pixels.shape[-1] != self.image_size:
             size = (self.image_size, self.image_size)
             pixels = F.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
-        shape = (-1, 1, 1)
-        return (pixels - torch.tensor(self.mean).view(shape)) / torch.tensor(self.std).view(shape)
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
+        return (pixels - mean) / std
 
     def batches(self, size: int = 256, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Labeled batches in order, of the first `limit` images."""
-        end = len(self) if limit is None else min(limit, len(self))
-        for start in range(0, end, size):
-            indices = list(range(start, min(start + size, end)))
+        order = range(len(self))[:limit]
+        for start in range(0, len(order), size):
+            indices = list(order[start : start + size])
             yield self.images(indices), self.labels[indices]
 
 
@@ -85,11 +85,12 @@ def from_array(
     images: Tensor, labels: Tensor, normalise: tuple[Sequence[float], Sequence[float]], size: int | None
 ) -> Split:
     """A split of uint8 pixels [n, C, H, W] held in memory."""
+    content = partial(array_content, images)
+    return Split(labels.long(), lambda indices: picked(images, indices).float() / 255, *normalise, size, content)
 
-    def read(indices: Sequence[int]) -> Tensor:
-        return images[torch.as_tensor(indices)].float() / 255
 
-    return Split(labels.long(), read, *normalise, image_size=size, content=lambda: array_content(images))
+def picked(images: Tensor, indices: Sequence[int]) -> Tensor:
+    return images[torch.as_tensor(indices)]
 
 
 def array_content(images: Tensor) -> Iterator[bytes | memoryview]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from repairability._vision import torchvision
-from repairability.data.folders import SIZE, load_folder, usual_view
-from repairability.data.splits import IMAGENET, Data, Split, file_content, from_array
-from repairability.errors import InputError
+from repairability.data.folders import SIZE, from_files, load_folder
+from repairability.data.splits import IMAGENET, Data, Split, from_array
+from repairability.errors import InputError, first_line
 
+_SMALL = {"size": "320px"}  # of Imagenette's three sizes
 IMAGEWOOF = "https://s3.amazonaws.com/fast-ai-imageclas/imagewoof2-320.tgz"
 
 
@@ -28,20 +29,10 @@ def _in_memory(dataset: Any, size: int | None) -> Split:
 
 
 def _from_files(dataset: Any, size: int | None) -> Split:
-    """Pets and Imagenette decode an image when it is asked for."""
-    view = usual_view(size or SIZE)
-    labels = dataset._labels if hasattr(dataset, "_labels") else [label for _, label in dataset._samples]
-
-    def read(indices: Sequence[int]) -> Tensor:
-        return torch.stack([view(dataset[i][0].convert("RGB")) for i in indices])
-
-    files = dataset._images if hasattr(dataset, "_images") else [file for file, _ in dataset._samples]
-    return Split(
-        torch.tensor(labels),
-        read,
-        *IMAGENET,
-        content=lambda: file_content([Path(file) for file in files], size or SIZE),
-    )
+    """Pets and Imagenette name their files."""
+    samples = dataset._samples if hasattr(dataset, "_samples") else zip(dataset._images, dataset._labels, strict=True)
+    files, labels = zip(*samples, strict=True)
+    return from_files([Path(file) for file in files], labels, size or SIZE)
 
 
 DATA_SETS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Callable[[Any, int | None], Split], int]] = {
@@ -49,13 +40,7 @@ DATA_SETS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Callable[[Any, i
     "cifar100": ("CIFAR100", {"train": True}, {"train": False}, _in_memory, 100),
     "stl10": ("STL10", {"split": "train"}, {"split": "test"}, _in_memory, 10),
     "pets": ("OxfordIIITPet", {"split": "trainval"}, {"split": "test"}, _from_files, 37),
-    "imagenette": (
-        "Imagenette",
-        {"split": "train", "size": "320px"},
-        {"split": "val", "size": "320px"},
-        _from_files,
-        10,
-    ),
+    "imagenette": ("Imagenette", _SMALL | {"split": "train"}, _SMALL | {"split": "val"}, _from_files, 10),
     "imagewoof": ("", {}, {}, _from_files, 10),
 }
 """Name -> torchvision's class, the arguments of its two parts, how to read it, its classes (imagewoof: a folder)."""
@@ -69,16 +54,15 @@ def load_torchvision(name: str, root: Path, image_size: int | None, download: bo
             folder = root / "imagewoof2-320"
             if not folder.is_dir() and download:
                 torchvision("datasets.utils").download_and_extract_archive(IMAGEWOOF, str(root))
-            found = load_folder(folder, image_size)
-            return Data(name, classes, found.train, found.test)
+            return replace(load_folder(folder, image_size), name=name)
         builder = getattr(torchvision("datasets"), class_name)
         parts = [wrap(_present_or_downloaded(builder, root, part, download), image_size) for part in (train, test)]
+        return Data(name, classes, *parts)
     except (URLError, OSError, RuntimeError) as error:
         raise InputError(
-            f"{name} is not in {root} and could not be downloaded ({str(error).splitlines()[0]}); offline, put "
+            f"{name} is not in {root} and could not be downloaded ({first_line(error)}); offline, put "
             "torchvision's files there (root=), or give npz:PATH or folder:PATH"
         ) from error
-    return Data(name, classes, parts[0], parts[1])
 
 
 def _present_or_downloaded(builder: Any, root: Path, part: dict[str, Any], download: bool) -> Any:

@@ -2,39 +2,71 @@
 
 `function` is a module-level function from a plain dict to a plain dict. `jobs` is asked for the next job when there is
 room for it, and answers None when there is none just now. Each executor yields (job, result), in the order in which
-they end; a result is the reason, as text, where the worker died too often.
+they end; a result is the reason, as text, where the worker died too often. A worker's death is charged to its own job.
 """
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
 
-from repairability.errors import InputError, MissingExtraError
+from pebble import ProcessExpired, ProcessPool
 
-Job = dict[str, Any]
-Function = Callable[[Job], dict[str, Any]]
-Results = Iterator[tuple[Job, dict[str, Any] | str]]
+from repairability.errors import InputError, MissingExtraError, first_line
+
+JobContent = dict[str, Any]
+Function = Callable[[JobContent], dict[str, Any]]
+Jobs = Iterator[JobContent | None]
+Results = Generator[tuple[JobContent, dict[str, Any] | str], None, None]
+Submit = Callable[[JobContent], Future[dict[str, Any]]]
 
 PAUSE = 0.2
 """Seconds to wait when every remaining job is somebody else's."""
+
+
+def _outcomes(
+    jobs: Jobs, submit: Submit, room: Callable[[], int], attempts: int, deaths: tuple[type[Exception], ...]
+) -> Results:
+    """Keep `room()` jobs submitted; one that ends in one of the `deaths` is tried again, up to `attempts` times."""
+    running: dict[Future[dict[str, Any]], tuple[JobContent, int]] = {}
+    exhausted = False
+    while running or not exhausted:
+        while not exhausted and len(running) < room():
+            try:
+                job = next(jobs)
+            except StopIteration:
+                exhausted = True
+                break
+            if job is None:
+                break
+            running[submit(job)] = job, 1
+        if not running:
+            time.sleep(0 if exhausted else PAUSE)
+            continue
+        for future in wait(running, timeout=PAUSE, return_when=FIRST_COMPLETED).done:
+            job, attempt = running.pop(future)
+            try:
+                yield job, future.result()
+            except deaths as death:
+                if attempt < attempts:
+                    running[submit(job)] = job, attempt + 1
+                else:
+                    yield job, f"the worker died, {attempt} times ({first_line(death)})"
 
 
 @dataclass(frozen=True)
 class InProcess:
     """One after the other, here."""
 
-    name = "local"
-
-    def run(self, function: Function, jobs: Iterator[Job | None]) -> Results:
+    def run(self, function: Function, jobs: Jobs) -> Results:
         for job in jobs:
             if job is None:
                 time.sleep(PAUSE)
@@ -50,74 +82,41 @@ class Processes:
 
     workers: int
     attempts: int = 3
-    name = "processes"
 
-    def run(self, function: Function, jobs: Iterator[Job | None]) -> Results:
+    def run(self, function: Function, jobs: Jobs) -> Results:
         pool = self._pool()
-        running: dict[Future[dict[str, Any]], tuple[Job, int]] = {}
-        again: list[tuple[Job, int]] = []
-        exhausted = False
+
+        def submit(job: JobContent) -> Future[dict[str, Any]]:
+            nonlocal pool
+            if not pool.active:  # a worker died while no job ran: then Pebble gives the whole pool up
+                _stop(pool)
+                pool = self._pool()
+            return pool.schedule(function, args=[job])
+
+        deaths = (ProcessExpired, BrokenProcessPool)
         try:
-            while running or again or not exhausted:
-                while len(running) < self.workers and (again or not exhausted):
-                    if again:
-                        job, tried = again.pop()
-                    else:
-                        asked, tried = next(jobs, False), 0
-                        if asked is False:
-                            exhausted = True
-                            break
-                        if asked is None:
-                            break
-                        job = asked  # type: ignore[assignment]
-                    try:
-                        running[pool.submit(function, job)] = (job, tried + 1)
-                    except BrokenProcessPool:  # found out only now
-                        pool = self._renewed(pool)
-                        again.append((job, tried))
-                if not running:
-                    time.sleep(0 if exhausted else PAUSE)
-                    continue
-                for future in wait(running, timeout=PAUSE, return_when=FIRST_COMPLETED).done:
-                    job, tried = running.pop(future)
-                    try:
-                        yield job, future.result()
-                    except BrokenProcessPool:
-                        if tried < self.attempts:
-                            again.append((job, tried))
-                        else:
-                            yield job, f"the worker died, {tried} times"
-                if again and not running:  # the others' results are in: only now may the broken pool go
-                    pool = self._renewed(pool)
+            yield from _outcomes(jobs, submit, lambda: self.workers, self.attempts, deaths)
         finally:
-            _end(pool)
+            _stop(pool)
 
-    def _pool(self) -> ProcessPoolExecutor:
+    def _pool(self) -> ProcessPool:
         context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-        return ProcessPoolExecutor(self.workers, context, initializer=_begin_worker, initargs=(os.getpid(),))
-
-    def _renewed(self, pool: ProcessPoolExecutor) -> ProcessPoolExecutor:
-        _end(pool)
-        return self._pool()
+        return ProcessPool(self.workers, initializer=_end_with_the_driver, context=context)
 
 
-def _begin_worker(parent: int) -> None:
-    """Ctrl-C is the driver's; a worker whose driver is gone ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _stop(pool: ProcessPool) -> None:
+    pool.stop()  # type: ignore[no-untyped-call]
+    pool.join()
 
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(PAUSE)
+
+def _end_with_the_driver() -> None:
+    """A worker whose driver is gone ends. (Ctrl-C is the driver's: Pebble's workers ignore it.)"""
+
+    def watch(driver: Any) -> None:
+        driver.join()
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _end(pool: ProcessPoolExecutor) -> None:
-    workers = list((pool._processes or {}).values())
-    pool.shutdown(wait=False, cancel_futures=True)
-    for worker in workers:
-        worker.kill()
+    threading.Thread(target=watch, args=[multiprocessing.parent_process()], daemon=True).start()
 
 
 @dataclass(frozen=True)
@@ -129,56 +128,32 @@ class RayCluster:
     address: str | None = None
     gpus: float = 0.0
     retries: int = 3
-    name = "ray"
 
-    def run(self, function: Function, jobs: Iterator[Job | None]) -> Results:
-        ray = _ray()
+    def run(self, function: Function, jobs: Jobs) -> Results:
         try:
-            ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
+            import ray
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("ray", "ray") from error
+        try:
+            ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise InputError(
-                f"no Ray cluster at {self.address!r} ({str(error).splitlines()[0]}); start one with "
+                f"no Ray cluster at {self.address!r} ({first_line(error)}); start one with "
                 "'ray start --head', or leave --address away for a local one"
             ) from error
         task = ray.remote(function)
-        running: dict[Any, Job] = {}
-        exhausted = False
+
+        def submit(job: JobContent) -> Future[dict[str, Any]]:
+            resources = {"num_cpus": job["spec"]["threads"], "num_gpus": self.gpus}
+            return task.options(max_retries=0, **resources).remote(job).future()
+
+        def room() -> int:  # a job per CPU of the cluster as it is now, and one waiting
+            return int(ray.cluster_resources().get("CPU", 1)) + 1  # type: ignore[no-untyped-call]
+
         try:
-            while running or not exhausted:
-                while not exhausted and len(running) < self._room(ray):
-                    job = next(jobs, False)
-                    if job is False:
-                        exhausted = True
-                    elif job is None:
-                        break
-                    else:
-                        options = {"num_cpus": job["spec"]["threads"], "num_gpus": self.gpus}  # type: ignore[index]
-                        running[task.options(max_retries=self.retries, **options).remote(job)] = job  # type: ignore[assignment]
-                if not running:
-                    time.sleep(0 if exhausted else PAUSE)
-                    continue
-                for done in ray.wait(list(running), timeout=PAUSE)[0]:
-                    job = running.pop(done)
-                    try:
-                        yield job, ray.get(done)
-                    except ray.exceptions.RayError as error:
-                        yield job, f"Ray gave the job up: {str(error).splitlines()[0]}"
+            yield from _outcomes(jobs, submit, room, self.retries + 1, (ray.exceptions.RayError,))
         finally:
-            for reference in running:
-                ray.cancel(reference, force=True)
             ray.shutdown()
-
-    def _room(self, ray: Any) -> int:
-        """One job per CPU of the cluster as it is now, and one waiting."""
-        return int(ray.cluster_resources().get("CPU", 1)) + 1
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("ray", "ray") from error
-    return ray
 
 
 Executor = InProcess | Processes | RayCluster

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from repairability.data import load_data
 from repairability.errors import InputError
-from repairability.experiments.shared import Job
-from repairability.experiments.spec import RunSpec
+from repairability.experiments.spec import Job, RunSpec
 from repairability.models.pretrained import PRETRAINED
 from repairability.training import TRAINED
 
@@ -26,7 +25,9 @@ class Files:
     def job(self, spec: RunSpec, store: Path | None, device: str = "cpu") -> Job:
         """The run with its files found and its id known."""
         weights, data = self.weights(spec.weights), self.data(spec.data)
-        contents = {"data": f"{_kind(spec.data)}:{_fingerprint(data, str(self.root), spec.image_size)}"}
+        # noise and digits are what they are called; files are called by their content alone
+        called = spec.data if spec.data.startswith("random:") or spec.data == "digits" else "content"
+        contents = {"data": f"{called}:{_fingerprint(data, str(self.root), spec.image_size)}"}
         if weights is not None and weights not in (PRETRAINED, TRAINED):
             contents["weights"] = _file_hash(weights)
         return Job(
@@ -60,11 +61,6 @@ class Files:
                 return place.absolute()
         looked = ", ".join(str(folder) for folder in (Path(), *self.folders))
         raise InputError(f"no {what} {name!r} in {looked}; say where it lies with --files FOLDER")
-
-
-def _kind(data: str) -> str:
-    """Noise and digits are what they are called; files are called by their content alone."""
-    return data if data.startswith("random:") or data == "digits" else "content"
 
 
 @lru_cache(maxsize=16)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 import traceback
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,18 +19,18 @@ from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, HELD_OUT
 from repairability.data import Data
 from repairability.detect import find_transition
 from repairability.evaluation import agreement_of_logits, logits_of
-from repairability.experiments.shared import BATCH, Job, Shared, Stages, calibration_images
+from repairability.experiments.shared import BATCH, Shared, Stages, calibration_images
+from repairability.experiments.spec import Job, read_as
 from repairability.experiments.store import Record
-from repairability.provenance import provenance
+from repairability.provenance import forget_peak_memory, peak_memory, provenance
 from repairability.pruning import Recipe, measurement_for, prune
 from repairability.transition import objective, sparsities_per_layer
 
 
 def run_job(content: dict[str, Any]) -> dict[str, Any]:
     """Run one job; an error of any kind becomes a failed record."""
-    job = Job.from_dict(content)
-    stages = Stages()
-    _forget_peak_memory()
+    job, stages = read_as(Job, content), Stages()
+    forget_peak_memory()
     status, result, error = "done", {}, ""
     try:
         with threads(job.spec.threads), warnings.catch_warnings():
@@ -41,20 +38,13 @@ def run_job(content: dict[str, Any]) -> dict[str, Any]:
             result = _TASKS[job.spec.task](job, stages)
     except Exception as problem:
         status, error = "failed", f"{type(problem).__name__}: {problem}\n{traceback.format_exc(limit=-3)}"
-    about = {
-        **provenance(),
-        "host": socket.gethostname(),
-        "threads": job.spec.threads,
-        "seconds": stages.seconds,
-        "peak_memory_mb": _peak_memory(),
-    }
-    record = Record(job.run_id, job.spec, status, result, error, about)
-    return record.to_dict()
+    about = {**provenance(), "host": socket.gethostname(), "threads": job.spec.threads}
+    about |= {"seconds": stages.seconds, "peak_memory_mb": peak_memory()}
+    return Record(job.run_id, job.spec, status, result, error, about).to_dict()
 
 
 def _prune(job: Job, stages: Stages) -> dict[str, Any]:
     spec, shared = job.spec, Shared(job, stages)
-    diagnosis = shared.diagnosis()
     result = prune(
         shared.model,
         shared.calibration,
@@ -62,13 +52,12 @@ def _prune(job: Job, stages: Stages) -> dict[str, Any]:
         rule=spec.rule,
         score=spec.score,
         repair=spec.repair,
-        curves=diagnosis,
+        curves=shared.diagnosis(),
         config=spec.config,
     )
     for stage, seconds in result.timings.items():
         stages.seconds[stage] = round(seconds, 4)
-    metrics = shared.metrics(result.model)
-    plan = result.allocation
+    metrics, plan = shared.metrics(result.model), result.allocation
     with stages("objective"):
         value = _objective(shared, plan) if spec.objective else None
     with stages("agreement"):
@@ -88,7 +77,7 @@ def _prune(job: Job, stages: Stages) -> dict[str, Any]:
         "n_all": plan.n_all,
         "projections": [layer.name for layer in shared.layers if layer.projection],
         "fingerprint": result.fingerprint,
-        **({"rule": plan.rule, "trials": [asdict(x) for x in result.trials]} if result.trials else {}),
+        **({"rule": plan.rule, "trials": [asdict(trial) for trial in result.trials]} if result.trials else {}),
     }
 
 
@@ -119,9 +108,9 @@ def _detect(job: Job, stages: Stages) -> dict[str, Any]:
     spec, shared = job.spec, Shared(job, stages)
     most = spec.count + BN_BATCHES * BN_BATCH_SIZE + (HELD_OUT if spec.method == "agreement" else 0)
     images = calibration_images(shared.data, spec.seed, spec.count, most)
-    model = shared.model
+    model = shared.model  # loaded before the clock of the search starts
     with stages("detect"):
-        found = find_transition(
+        transition = find_transition(
             model,
             images,
             sparsities=spec.sweep,
@@ -129,21 +118,7 @@ def _detect(job: Job, stages: Stages) -> dict[str, Any]:
             null=spec.null,
             config=spec.config,
         )
-    return {"transition": found.to_dict(), "fingerprint": images.fingerprint}
+    return {"transition": transition.to_dict(), "fingerprint": images.fingerprint}
 
 
 _TASKS: dict[str, Callable[[Job, Stages], dict[str, Any]]] = {"prune": _prune, "detect": _detect}
-
-
-def _forget_peak_memory() -> None:
-    """Linux forgets a process's peak when asked; elsewhere the peak is that of all runs so far."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak_memory() -> float:
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return round(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024, 1)
-    except (OSError, StopIteration):
-        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from repairability._torch import state_digest
+from repairability.algebra.sums import OutputMoments
 from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, HELD_OUT, CalibrationSet
 from repairability.data import Data, load_data
 from repairability.diagnostics import Diagnosis
 from repairability.evaluation import Metrics, evaluate
-from repairability.experiments.cache import cached, cached_all, key_of, pack_diagnosis, unpack_diagnosis
-from repairability.experiments.spec import FIT_VERSION, RunSpec
+from repairability.experiments.spec import FIT_VERSION, Job
 from repairability.experiments.store import Store
 from repairability.models import create_model
 from repairability.network.folding import for_inference
@@ -33,25 +34,8 @@ BATCH = 250
 _KEPT = 2**30
 """Test images stay in memory, ready for the network, up to so many bytes."""
 
-
-@dataclass(frozen=True)
-class Job:
-    """A run and where things lie: nothing here but the spec decides its result."""
-
-    run_id: str
-    spec: RunSpec
-    weights: str | None  # the file, or a word that create_model knows
-    data: str
-    root: str = "data"
-    store: str | None = None  # for the cache
-    device: str = "cpu"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**self.__dict__, "spec": self.spec.to_dict()}
-
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> Job:
-        return cls(**{**content, "spec": RunSpec.read(content["spec"])})
+_data = lru_cache(maxsize=2)(load_data)
+_digest = lru_cache(maxsize=2)(state_digest)
 
 
 @dataclass
@@ -68,22 +52,12 @@ class Stages:
 
 
 @lru_cache(maxsize=2)
-def _data(name: str, root: str, image_size: int | None) -> Data:
-    return load_data(name, root=root, image_size=image_size)
-
-
-@lru_cache(maxsize=2)
 def _network(
     model: str, weights: str | None, num_classes: int | None, seed: int, data: str, root: str, device: str
 ) -> nn.Module:
     if weights == TRAINED:
-        return digits_network(_data(data, root, None)).to(device)
+        return digits_network(_data(data, root=root)).to(device)
     return create_model(model, num_classes=num_classes, weights=weights, seed=seed).to(device)
-
-
-@lru_cache(maxsize=2)
-def _digest(model: nn.Module) -> str:
-    return state_digest(model)
 
 
 @lru_cache(maxsize=1)
@@ -103,6 +77,27 @@ def calibration_images(data: Data, seed: int, count: int, most: int) -> Calibrat
     return CalibrationSet(data.unlabeled(min(most, len(data.train)), seed), count=count)
 
 
+def pack_diagnosis(diagnosis: Diagnosis) -> bytes:
+    """The curves as JSON, the dense statistics as tensors."""
+    statistics = {
+        layer: (moments.mean.clone(), moments.var.clone(), moments.count)  # clones: a view is saved with all it views
+        for layer, moments in (diagnosis.statistics or {}).items()
+    }
+    file = io.BytesIO()
+    torch.save({"diagnosis": diagnosis.to_json(), "statistics": statistics}, file)
+    return file.getvalue()
+
+
+def unpack_diagnosis(content: bytes) -> Diagnosis:
+    parts = torch.load(io.BytesIO(content), weights_only=True)
+    statistics = {layer: OutputMoments(*moments) for layer, moments in parts["statistics"].items()}
+    return replace(Diagnosis.from_json(parts["diagnosis"]), statistics=statistics)
+
+
+def key_of(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:20]
+
+
 @dataclass(frozen=True)
 class Shared:
     """Network, images and diagnosis of a job: from memory, from the store's cache, or made now."""
@@ -112,21 +107,22 @@ class Shared:
 
     @property
     def store(self) -> Store | None:
-        return None if self.job.store is None else Store(Path(self.job.store))
+        return None if self.job.store is None else Store(self.job.store)
+
+    def cached(self, kind: str, key: str, compute: Callable[[], bytes]) -> bytes:
+        return compute() if self.store is None else self.store.cached(kind, key, compute)
 
     @cached_property
     def data(self) -> Data:
         with self.stages("load"):
-            return _data(self.job.data, self.job.root, self.job.spec.image_size)
+            return _data(self.job.data, root=self.job.root, image_size=self.job.spec.image_size)
 
     @cached_property
     def model(self) -> nn.Module:
-        spec = self.job.spec
-        seed = spec.seed if self.job.weights is None else 0
+        job, spec = self.job, self.job.spec
+        seed = spec.seed if job.weights is None else 0
         with self.stages("load"):
-            return _network(
-                spec.model, self.job.weights, spec.num_classes, seed, self.job.data, self.job.root, self.job.device
-            )
+            return _network(spec.model, job.weights, spec.num_classes, seed, job.data, job.root, job.device)
 
     @cached_property
     def layers(self) -> Layers:
@@ -156,14 +152,13 @@ class Shared:
         with self.stages("diagnose"):
             version = [FIT_VERSION] if wanted.repair.fit is not None else []
             key = key_of(_digest(self.model), self.calibration.fingerprint, wanted.key, spec.threads, *version)
-            return unpack_diagnosis(cached(self.store, "diagnosis", key, measure)[0])
+            return unpack_diagnosis(self.cached("curves", key, measure))
 
     def metrics(self, model: nn.Module, stage: str = "evaluate") -> Metrics:
         with self.stages("load"):
             batches = _test_batches(self.data, self.job.spec.test_images)
         with self.stages(stage):
-            given = batches or self.data.test.batches(BATCH, self.job.spec.test_images)
-            return evaluate(self.finished(model), given)
+            return evaluate(self.finished(model), batches or self.data.test.batches(BATCH, self.job.spec.test_images))
 
     def finished(self, model: nn.Module) -> nn.Module:
         """A copy for evaluation alone: as fast as it goes, in the spec's precision. Repairs are always in full."""
@@ -185,4 +180,6 @@ class Shared:
         about = (_digest(self.model), self.data.fingerprint, spec.test_images, spec.threads, spec.precision)
         drawn = key_of(*about, self.calibration.fingerprint)
         entries = {"dense": (key_of(*about), as_it_is), "dense_bn": (drawn, after_bn)}
-        return {f"{name}_top1": json.loads(found) for name, found in cached_all(self.store, entries).items()}
+        # what another process computes just now comes last
+        order = sorted(entries, key=lambda kind: self.store is not None and self.store.busy(kind, entries[kind][0]))
+        return {f"{kind}_top1": json.loads(self.cached(kind, *entries[kind])) for kind in order}

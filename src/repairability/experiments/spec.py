@@ -1,13 +1,15 @@
-"""RunSpec: everything that decides one run's result; its id is a hash of what differs from the defaults."""
+"""RunSpec: everything that decides one run's result; its id is a hash of what differs from the defaults. Job: where
+its files lie.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from repairability.allocation import check_sparsity
 from repairability.detect import METHODS
@@ -17,6 +19,8 @@ from repairability.pruning import AUTO, PruneConfig, Recipe
 from repairability.repairs import get_repair
 from repairability.rules import RULES
 from repairability.scores import SCORES, get_score
+
+Kind = TypeVar("Kind")
 
 VERSION = 1
 """Part of every id: raised when the computation changes, a default included."""
@@ -32,12 +36,8 @@ class RunSpec(BaseModel):
 
     model: str = Field(description="a torchvision name, resnet20/32/44/56/110, digits, or package.module:callable")
     data: str = Field(description="a data set's name, npz:FILE or folder:FOLDER")
-    task: Literal["prune", "detect"] = Field(
-        "prune", description="prune: prune, repair, evaluate; detect: look for the transition"
-    )
-    weights: str | None = Field(
-        None, description="a state dict's file, 'imagenet', 'trained' (digits: on the spot), or none: random"
-    )
+    task: Literal["prune", "detect"] = Field("prune", description="prune, repair and evaluate; or seek the transition")
+    weights: str | None = Field(None, description="a state dict's file, 'imagenet', 'trained' (digits), none: random")
     num_classes: int | None = Field(None, ge=1, description="classes of the model's head")
     image_size: int | None = Field(None, ge=1, description="resize images to this side")
     rule: str = Field("rr", description=f"one of {', '.join(RULES)}, or {AUTO}: chosen without labels")
@@ -63,10 +63,18 @@ class RunSpec(BaseModel):
     null: bool = Field(True, description="detect: also run the detector without information")
     threads: int = Field(1, ge=1, description="CPU threads of the run; they decide the last bits of a sum")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _known_settings(cls, values: Any) -> Any:
+        for setting in values if isinstance(values, Mapping) else ():
+            if setting not in cls.model_fields:
+                raise unknown("setting", str(setting), cls.model_fields)
+        return values
+
     def model_post_init(self, _: Any) -> None:
         check_sparsity(self.sparsity)
-        for s in (*(() if isinstance(self.grid, str) else self.grid), *(self.sweep or ())):
-            check_sparsity(s, "a sparsity of the grid or sweep")
+        for sparsity in (*(() if isinstance(self.grid, str) else self.grid), *(self.sweep or ())):
+            check_sparsity(sparsity, "a sparsity of the grid or sweep")
         for kind, given, known in (
             ("rule", self.rule, (*RULES, AUTO)),
             ("score", self.score, SCORES),
@@ -82,18 +90,7 @@ class RunSpec(BaseModel):
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> RunSpec:
         """From plain values; a key nobody knows is refused with the near match, a bad value by its name."""
-        for key in values:
-            if key not in cls.model_fields:
-                raise unknown("setting", str(key), cls.model_fields)
-        try:
-            return cls.model_validate(dict(values))
-        except ValidationError as error:
-            first = error.errors()[0]
-            if isinstance(first.get("ctx", {}).get("error"), InputError):
-                raise first["ctx"]["error"] from None  # ours, with its own words
-            name = ".".join(map(str, first["loc"])) or "the spec"
-            given = "" if first["type"] == "missing" else f", not {first['input']!r}"
-            raise InputError(f"{name}: {first['msg']}{given}") from error
+        return read_as(cls, values)
 
     @property
     def recipe(self) -> Recipe:
@@ -130,13 +127,46 @@ class RunSpec(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+class Job(BaseModel):
+    """A run and where things lie: nothing here but the spec decides its result."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run_id: str
+    spec: RunSpec
+    weights: str | None  # the file, or a word that create_model knows
+    data: str
+    root: str = "data"
+    store: str | None = None  # for the cache
+    device: str = "cpu"
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+
 def describe() -> list[tuple[str, str, str]]:
     """Name, default and meaning of every setting."""
-    return [
-        (name, "" if field.is_required() else json.dumps(_default(field)), field.description or "")
-        for name, field in RunSpec.model_fields.items()
-    ]
+    rows = []
+    for name, field in RunSpec.model_fields.items():
+        default = "" if field.is_required() else json.dumps(field.get_default(call_default_factory=True))
+        rows.append((name, default, field.description or ""))
+    return rows
 
 
-def _default(field: Any) -> Any:
-    return field.get_default(call_default_factory=True)
+def read_as(kind: type[Kind], content: object) -> Kind:
+    """Plain content, as a file or another process gave it, as a value of this type; what is wrong is named."""
+    try:
+        return TypeAdapter(kind).validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if isinstance(first.get("ctx", {}).get("error"), InputError):
+            raise first["ctx"]["error"] from None  # ours, with its own words
+        name = ".".join(map(str, first["loc"])) or f"the {kind.__name__}"
+        given = "" if first["type"] == "missing" else f", not {first['input']!r}"
+        raise InputError(f"{name}: {first['msg']}{given}") from error
+
+
+def plain(value: object) -> dict[str, Any]:
+    """A dataclass or pydantic value as plain content; `read_as` is the way back."""
+    content: dict[str, Any] = TypeAdapter(type(value)).dump_python(value, mode="json")
+    return content

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from filelock import FileLock, Timeout
+from pydantic.dataclasses import dataclass
 
-from repairability._files import write_atomically
+from repairability._files import make_folder, read_sealed, write_atomically, write_sealed
 from repairability._frames import frame_of
 from repairability.errors import InputError
-from repairability.experiments.spec import RunSpec
+from repairability.experiments.spec import RunSpec, plain, read_as
 from repairability.experiments.study import StudyEntry
 
 
@@ -34,58 +34,36 @@ class Record:
     run_id: str
     spec: RunSpec
     status: str  # "done" or "failed"
-    result: Mapping[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
     error: str = ""
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def content(self) -> dict[str, Any]:
+        """Every field as plain objects."""
+        return {**self.__dict__, "spec": self.spec.to_dict()}
 
     def to_dict(self) -> dict[str, Any]:
-        """With a digest of the rest, so that an edited record is noticed."""
-        content = {
-            "run_id": self.run_id,
-            "status": self.status,
-            "spec": self.spec.to_dict(),
-            "result": dict(self.result),
-            "error": self.error,
-            "provenance": dict(self.provenance),
-        }
-        return {**content, "digest": _digest(content)}
-
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=1)
+        """The content with a digest of it, so that an edited record is noticed."""
+        return {**self.content(), "digest": _digest(self.content())}
 
     @classmethod
-    def from_json(cls, text: str) -> Record:
-        try:
-            return cls.from_dict(json.loads(text))
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"is not a whole record: {error}") from error
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Record:
-        rest = {key: value for key, value in content.items() if key != "digest"}
-        if content["digest"] != _digest(rest):
+    def from_dict(cls, content: Any) -> Record:
+        if not isinstance(content, dict) or "digest" not in content:
+            raise InputError("is not a whole record: it has no digest")
+        fields = {key: value for key, value in content.items() if key != "digest"}
+        if content["digest"] != _digest(fields):
             raise InputError("was edited: its digest does not fit its content")
-        return cls(
-            content["run_id"],
-            RunSpec.read(content["spec"]),
-            content["status"],
-            content["result"],
-            content["error"],
-            content["provenance"],
-        )
+        return read_as(cls, fields)
 
     def row(self) -> dict[str, Any]:
         """One flat row: the spec's settings, then the plain figures of the result."""
-        plain = {k: v for k, v in self.result.items() if v is None or isinstance(v, (int, float, str, bool))}
-        seconds = self.provenance.get("seconds", {})
+        figures = {k: v for k, v in self.result.items() if v is None or isinstance(v, (int, float, str, bool))}
         return {
             "run_id": self.run_id,
             "status": self.status,
             **self.spec.to_dict(),
-            **plain,
-            "seconds": sum(seconds.values()),
+            **figures,
+            "seconds": sum(self.provenance.get("seconds", {}).values()),
             "commit": self.provenance.get("commit", ""),
             "hardware": self.provenance.get("hardware", ""),
             "error": self.error,
@@ -101,36 +79,29 @@ class Store:
     def path(self, run_id: str) -> Path:
         return self.folder / "records" / f"{run_id}.json"
 
-    @property
-    def cache(self) -> Path:
-        return self.folder / "cache"
-
     def write(self, record: Record) -> None:
-        _write(self.path(record.run_id), record.to_json())
+        _write(self.path(record.run_id), record.to_dict())
 
     def read(self, run_id: str) -> Record | None:
         """The record, or None where there is none; a damaged one is an error."""
+        path = self.path(run_id)
         try:
-            text = self.path(run_id).read_text()
+            record = Record.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"record {self.path(run_id)} cannot be read: {error}") from error
-        try:
-            record = Record.from_json(text)
         except InputError as error:
-            raise InputError(f"record {self.path(run_id)} {error}") from error
+            raise InputError(f"record {path} {error}") from error
+        except (OSError, ValueError) as error:  # of the disk, of UTF-8, of JSON
+            raise InputError(f"record {path} cannot be read: {error}") from error
         if record.run_id != run_id:
-            raise InputError(f"record {self.path(run_id)} says it is {record.run_id}")
+            raise InputError(f"record {path} says it is {record.run_id}")
         return record
 
     def set_aside(self, run_id: str) -> Path:
         """Move a damaged record out of the way, without losing it."""
         path = self.path(run_id)
-        aside = next(
-            place for i in range(1000) if not (place := path.with_name(f"{path.name}.damaged{i or ''}")).exists()
-        )
-        return path.rename(aside)
+        places = (path.with_name(f"{path.name}.damaged{i or ''}") for i in range(1000))
+        return path.rename(next(place for place in places if not place.exists()))
 
     def read_all(self, run_ids: Sequence[str] | None = None) -> tuple[list[Record], list[str]]:
         """The whole records, and what is wrong with the damaged ones."""
@@ -142,9 +113,8 @@ class Store:
                 record = self.read(run_id)
             except InputError as error:
                 problems.append(str(error))
-                continue
-            if record is not None:
-                records.append(record)
+            else:
+                records += [] if record is None else [record]
         return records, problems
 
     def frame(self) -> Any:
@@ -152,44 +122,61 @@ class Store:
         return frame_of([record.row() for record in self.read_all()[0]])
 
     def write_study(self, study: StudyEntry) -> None:
-        _write(self.folder / "studies" / f"{study.name}.json", json.dumps(asdict(study), indent=1))
+        _write(self.folder / "studies" / f"{study.name}.json", plain(study))
 
     def studies(self) -> list[StudyEntry]:
-        found = []
+        entries = []
         for file in sorted((self.folder / "studies").glob("*.json")):
             try:
-                found.append(TypeAdapter(StudyEntry).validate_python(json.loads(file.read_text())))
-            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+                entries.append(read_as(StudyEntry, json.loads(file.read_text(encoding="utf-8"))))
+            except (OSError, ValueError) as error:
                 raise InputError(f"{file} is not a study of a store: {error}") from error
-        return found
+        return entries
 
     def members(self, study: str) -> tuple[str, ...]:
         """The runs of a study, as far as the store knows it."""
         return next((entry.run_ids for entry in self.studies() if entry.name == study), ())
 
-    @contextmanager
-    def claim(self, name: str, *, wait: bool = False) -> Iterator[bool]:
-        """Whether this process may do `name`: one at a time, on all machines that share the folder.
+    def lock(self, name: str) -> FileLock:
+        """The lock of whoever does `name`: one process at a time, on all machines that share the folder.
 
-        The lock is the kernel's, so it goes with its process however that ends; its file stays, empty.
+        It is the kernel's, so it goes with its process however that ends; its file stays, empty.
         """
         path = self.folder / "locks" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-                return
-            yield True
+        make_folder(path.parent)
+        return FileLock(path)
+
+    def claim(self, name: str) -> FileLock | None:
+        """The lock, taken; None where another process has it."""
+        lock = self.lock(name)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            return None
+        return lock
+
+    def cached(self, kind: str, key: str, compute: Callable[[], bytes]) -> bytes:
+        """An entry of the cache: read, or computed by one process while the others wait for it."""
+        path = self.folder / "cache" / kind / key
+        with self.lock(f"{kind}-{key}"):
+            with suppress(FileNotFoundError, InputError):  # a damaged entry is made again
+                return read_sealed(path)
+            content = compute()
+            make_folder(path.parent)
+            write_sealed(path, content)
+            return content
+
+    def busy(self, kind: str, key: str) -> bool:
+        """Whether another process computes this entry of the cache just now."""
+        lock = self.claim(f"{kind}-{key}")
+        if lock is not None:
+            lock.release()
+        return lock is None
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {path.parent}: {error.strerror}") from error
-    write_atomically(path, text)
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    make_folder(path.parent)
+    write_atomically(path, json.dumps(content, indent=1))
 
 
 def _digest(content: Mapping[str, Any]) -> str:

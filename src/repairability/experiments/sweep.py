@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
+
+from filelock import FileLock
 
 from repairability.errors import InputError
 from repairability.experiments.executors import Executor, InProcess
 from repairability.experiments.run import run_job
-from repairability.experiments.shared import Job
+from repairability.experiments.spec import Job, read_as
 from repairability.experiments.store import Record, Store
 from repairability.experiments.study import Study
 
@@ -51,89 +53,74 @@ def sweep(
     if part:
         ids = list(dict.fromkeys([*store.members(study.name), *ids]))
     store.write_study(study.entry(ids))
-    progress = Progress(total=len(jobs))
+    progress, tell = Progress(total=len(jobs)), watch or (lambda _: None)
     pending = []
     for job in jobs:
-        known = _known(store, job, progress)
-        if known is not None and not (known.status == "failed" and retry_failed):
-            if known.status == "failed":
-                progress.failed += 1
-            else:
-                progress.known += 1
-        else:
+        record = _settled(store, job, progress, retry_failed)
+        if record is None:
             pending.append(job)
-    if limit is not None:
-        pending = pending[:limit]
-    queue = _Queue(store, pending, progress, retry_failed)
-    tell = watch or (lambda _: None)
+        elif record.status == "failed":
+            progress.failed += 1
+        else:
+            progress.known += 1
     tell(progress)
+    claims: dict[str, FileLock] = {}
+
+    def unclaimed() -> Iterator[dict[str, Any] | None]:
+        """Jobs that nobody else is running, each claimed when it is handed out; None while the rest are others'."""
+        waiting = pending[:limit]
+        while waiting:
+            handed_out = False
+            for job in list(waiting):
+                lock = store.claim(job.run_id)
+                if lock is None:
+                    continue
+                waiting.remove(job)
+                if _settled(store, job, progress, retry_failed) is not None:
+                    lock.release()
+                    progress.elsewhere += 1
+                    tell(progress)
+                    continue
+                claims[job.run_id] = lock
+                progress.running += 1
+                tell(progress)
+                handed_out = True
+                yield job.to_dict()
+            if waiting and not handed_out:
+                yield None
+
     try:
-        for content, found in (executor or InProcess()).run(run_job, queue.jobs(tell)):
-            run_id = content["run_id"]
-            record = _dead(content, found) if isinstance(found, str) else Record.from_dict(found)
-            store.write(record)
-            queue.release(run_id)
-            progress.running -= 1
-            if record.status == "done":
-                progress.done += 1
-            else:
-                progress.failed += 1
-                progress.problems.append(f"run {run_id} failed: {record.error.splitlines()[0]}")
-            tell(progress)
+        with closing((executor or InProcess()).run(run_job, unclaimed())) as outcomes:
+            for content, outcome in outcomes:
+                record = _recorded(content, outcome)
+                store.write(record)
+                claims.pop(record.run_id).release()
+                progress.running -= 1
+                if record.status == "done":
+                    progress.done += 1
+                else:
+                    progress.failed += 1
+                    progress.problems.append(f"run {record.run_id} failed: {record.error.splitlines()[0]}")
+                tell(progress)
     finally:
-        queue.close()
+        for lock in claims.values():
+            lock.release()
     return progress
 
 
-class _Queue:
-    """Jobs nobody else is running: each is claimed when it is handed out and released when its record is written."""
-
-    def __init__(self, store: Store, pending: Sequence[Job], progress: Progress, retry_failed: bool) -> None:
-        self.store, self.waiting, self.progress, self.retry = store, list(pending), progress, retry_failed
-        self.claims: dict[str, ExitStack] = {}
-
-    def jobs(self, tell: Callable[[Progress], None]) -> Iterator[dict[str, Any] | None]:
-        """Every job that can be claimed; None while the others are somebody else's."""
-        while self.waiting:
-            handed_out = False
-            for job in list(self.waiting):
-                claim = ExitStack()
-                if not claim.enter_context(self.store.claim(job.run_id)):
-                    claim.close()
-                    continue
-                self.waiting.remove(job)
-                known = _known(self.store, job, self.progress)
-                if known is not None and not (known.status == "failed" and self.retry):
-                    claim.close()
-                    self.progress.elsewhere += 1
-                    tell(self.progress)
-                    continue
-                self.claims[job.run_id] = claim
-                self.progress.running += 1
-                tell(self.progress)
-                handed_out = True
-                yield job.to_dict()
-            if self.waiting and not handed_out:
-                yield None
-
-    def release(self, run_id: str) -> None:
-        self.claims.pop(run_id).close()
-
-    def close(self) -> None:
-        for claim in self.claims.values():
-            claim.close()
-        self.claims.clear()
+def _recorded(job: dict[str, Any], outcome: dict[str, Any] | str) -> Record:
+    """What came of a job; of one whose worker died, the reason."""
+    if isinstance(outcome, str):
+        return read_as(Record, {"run_id": job["run_id"], "spec": job["spec"], "status": "failed", "error": outcome})
+    return Record.from_dict(outcome)
 
 
-def _known(store: Store, job: Job, progress: Progress) -> Record | None:
+def _settled(store: Store, job: Job, progress: Progress, retry_failed: bool) -> Record | None:
+    """The record of a job that is not to be run. A damaged one is set aside, a failed one may be tried again."""
     try:
-        return store.read(job.run_id)
+        record = store.read(job.run_id)
     except InputError as error:
         aside = store.set_aside(job.run_id)
         progress.problems.append(f"{error}; kept as {aside.name} and run again")
         return None
-
-
-def _dead(content: Mapping[str, Any], reason: str) -> Record:
-    job = Job.from_dict(dict(content))
-    return Record(job.run_id, job.spec, "failed", error=reason)
+    return None if record is not None and record.status == "failed" and retry_failed else record

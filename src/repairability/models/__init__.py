@@ -13,15 +13,15 @@ from repairability._imports import imported
 from repairability._torch import evaluation_mode_, seeded
 from repairability._vision import torchvision
 from repairability.errors import InputError, unknown
-from repairability.models.cifar import cifar_resnet, vgg16_bn_quarter
-from repairability.models.digits import digits_resnet
+from repairability.models.cifar import QUARTER, CifarResNet, PlainVGG
+from repairability.models.digits import DigitsResNet
 from repairability.models.pretrained import PRETRAINED, pretrained_model
 from repairability.models.weights import load_weights_
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    **{f"resnet{depth}": partial(cifar_resnet, depth) for depth in (20, 32, 44, 56, 110)},
-    "vgg16_bn_quarter": vgg16_bn_quarter,
-    "digits": digits_resnet,
+    **{f"resnet{depth}": partial(CifarResNet, depth) for depth in (20, 32, 44, 56, 110)},
+    "vgg16_bn_quarter": partial(PlainVGG, QUARTER),
+    "digits": DigitsResNet,
 }
 """Our own networks; every name that is not here is torchvision's."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ class Shortcut(nn.Module):
 
 
 class Block(nn.Module):
+    """Two convolutions and a shortcut without parameters."""
+
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
@@ -34,30 +36,38 @@ class Block(nn.Module):
         return torch.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
 
 
-class CifarResNet(nn.Module):
-    """Depth 6n + 2: a stem and three stages of n blocks with 16-32-64 channels, parameter-free shortcuts. Layer names
-    are those of the public checkpoints.
-    """
+class SmallResNet(nn.Module):
+    """A stem and three stages of blocks with `width`, twice and four times as many channels, pooled; without a head."""
 
-    def __init__(self, depth: int, num_classes: int) -> None:
+    def __init__(self, block: Callable[[int, int, int], nn.Module], inputs: int, width: int, blocks: int) -> None:
         super().__init__()
-        blocks = (depth - 2) // 6
-        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(16)
-        self.layer1 = nn.Sequential(*(Block(16, 16, 1) for _ in range(blocks)))
-        self.layer2 = nn.Sequential(Block(16, 32, 2), *(Block(32, 32, 1) for _ in range(blocks - 1)))
-        self.layer3 = nn.Sequential(Block(32, 64, 2), *(Block(64, 64, 1) for _ in range(blocks - 1)))
-        self.linear = nn.Linear(64, num_classes)
+
+        def stage(inputs: int, outputs: int) -> nn.Sequential:
+            first = block(inputs, outputs, outputs // inputs)
+            return nn.Sequential(first, *(block(outputs, outputs, 1) for _ in range(blocks - 1)))
+
+        self.conv1 = nn.Conv2d(inputs, width, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.layer1 = stage(width, width)
+        self.layer2 = stage(width, 2 * width)
+        self.layer3 = stage(2 * width, 4 * width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.bn1(self.conv1(x)))
-        x = self.layer3(self.layer2(self.layer1(x)))
-        out: Tensor = self.linear(x.mean((2, 3)))
-        return out
+        pooled: Tensor = self.layer3(self.layer2(self.layer1(x))).mean((2, 3))
+        return pooled
 
 
-def cifar_resnet(depth: int, num_classes: int = 10) -> CifarResNet:
-    return CifarResNet(depth, num_classes)
+class CifarResNet(SmallResNet):
+    """Depth 6n + 2: three stages of n blocks with 16-32-64 channels. Layer names are the public checkpoints'."""
+
+    def __init__(self, depth: int, num_classes: int = 10) -> None:
+        super().__init__(Block, 3, 16, (depth - 2) // 6)
+        self.linear = nn.Linear(64, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.linear(super().forward(x))
+        return logits
 
 
 QUARTER = (16, 16, 0, 32, 32, 0, 64, 64, 64, 0, 128, 128, 128, 0, 128, 128, 128, 0)
@@ -67,7 +77,7 @@ QUARTER = (16, 16, 0, 32, 32, 0, 64, 64, 64, 0, 128, 128, 128, 0, 128, 128, 128,
 class PlainVGG(nn.Module):
     """Convolution (with bias, as torchvision's), BatchNorm, ReLU; one Linear head after global pooling."""
 
-    def __init__(self, widths: Sequence[int], num_classes: int) -> None:
+    def __init__(self, widths: Sequence[int], num_classes: int = 10) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         inputs = 3
@@ -81,9 +91,5 @@ class PlainVGG(nn.Module):
         self.classifier = nn.Linear(inputs, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.classifier(self.features(x).mean((2, 3)))
-        return out
-
-
-def vgg16_bn_quarter(num_classes: int = 10) -> PlainVGG:
-    return PlainVGG(QUARTER, num_classes)
+        logits: Tensor = self.classifier(self.features(x).mean((2, 3)))
+        return logits

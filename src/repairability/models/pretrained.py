@@ -8,6 +8,7 @@ from torch import nn
 
 from repairability._vision import torchvision
 from repairability.errors import InputError
+from repairability.models.weights import last_linear
 
 PRETRAINED = "imagenet"
 
@@ -32,13 +33,10 @@ def pretrained_model(name: str, num_classes: int | None) -> nn.Module:
 
 def replace_head_(model: nn.Module, num_classes: int) -> None:
     """Give a classifier of ours a new last Linear layer, unless the old one fits."""
-    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if not linear:
+    name, head = last_linear(model) or ("", None)
+    if head is None:
         raise InputError(f"{type(model).__name__} has no Linear head to replace")
-    name, head = linear[-1]
-    if head.out_features == num_classes:
-        return
-    parent, _, attribute = name.rpartition(".")
-    setattr(
-        model.get_submodule(parent), attribute, nn.Linear(head.in_features, num_classes, bias=head.bias is not None)
-    )
+    if head.out_features != num_classes:
+        parent, _, attribute = name.rpartition(".")
+        new = nn.Linear(head.in_features, num_classes, bias=head.bias is not None)
+        setattr(model.get_submodule(parent), attribute, new)

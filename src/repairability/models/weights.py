@@ -13,7 +13,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from repairability.errors import InputError
+from repairability.errors import InputError, first_line
+
+UNREADABLE = (safetensors.SafetensorError, pickle.UnpicklingError, OSError, RuntimeError, EOFError, ValueError)
+"""What reading a safetensors or torch file raises where it is damaged, or no such file."""
 
 
 def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, new_head: bool = False) -> None:
@@ -24,9 +27,7 @@ def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, new_head: b
     """
     state = read_state(path)
     own = model.state_dict()
-    dispensable = {
-        key for key in own if key.endswith("num_batches_tracked")
-    }  # old files lack them; they are no weights
+    dispensable = {key for key in own if key.endswith("num_batches_tracked")}  # no weights; old files lack them
     notice = ""
     if new_head and (head := _head_for_others(model, state)):
         theirs, ours = len(state[f"{head}.weight"]), len(own[f"{head}.weight"])
@@ -59,31 +60,31 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     if not file.is_file():
         raise InputError(f"no weights file at {file}")
     try:
-        content: Any = (
-            load_file(file)
-            if file.suffix == ".safetensors"
-            else torch.load(file, map_location="cpu", weights_only=True)
-        )
-    except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"cannot read weights from {file}: {reason}") from error
+        safe = file.suffix == ".safetensors"
+        content: Any = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
+    except UNREADABLE as error:
+        raise InputError(f"cannot read weights from {file}: {first_line(error)}") from error
     for wrapper in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
-    if not isinstance(content, dict) or not content or not all(isinstance(x, Tensor) for x in content.values()):
+    if not isinstance(content, dict) or not content or not all(isinstance(item, Tensor) for item in content.values()):
         raise InputError(f"{file} holds no state dict (a mapping from names to tensors)")
     return {key.removeprefix("module."): tensor for key, tensor in content.items()}
 
 
-def _head_for_others(model: nn.Module, state: dict[str, Tensor]) -> str:
-    """The name of the last Linear layer, if the file's takes the same features to another number of classes."""
+def last_linear(model: nn.Module) -> tuple[str, nn.Linear] | None:
+    """The head of a classifier: its last Linear layer, by name."""
     linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    if not linear:
-        return ""
-    name, head = linear[-1]
+    return linear[-1] if linear else None
+
+
+def _head_for_others(model: nn.Module, state: dict[str, Tensor]) -> str:
+    """The name of the head, if the file's takes the same features to another number of classes."""
+    name, head = last_linear(model) or ("", None)
     theirs = state.get(f"{name}.weight")
-    other = theirs is not None and theirs.shape[1:] == head.weight.shape[1:] and len(theirs) != head.out_features
-    return name if other else ""
+    if head is None or theirs is None or theirs.shape[1:] != head.weight.shape[1:]:
+        return ""
+    return name if len(theirs) != head.out_features else ""
 
 
 def _listed(what: str, keys: list[str]) -> str:

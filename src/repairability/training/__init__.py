@@ -5,7 +5,7 @@ from __future__ import annotations
 from repairability.training.digits import TRAINED, cache_folder, digits_network, train_
 from repairability.training.finetuning import finetune, lower_layers
 from repairability.training.recipe import Epoch, TrainConfig, TrainResult
-from repairability.training.steps import augmented, one_cycle
+from repairability.training.steps import augmented
 
 __all__ = [
     "TRAINED",
@@ -17,6 +17,5 @@ __all__ = [
     "digits_network",
     "finetune",
     "lower_layers",
-    "one_cycle",
     "train_",
 ]

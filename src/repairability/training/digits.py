@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
 
 from repairability._files import write_atomically
 from repairability._torch import evaluation_mode_, seeded, threads, training_
@@ -28,11 +29,10 @@ def train_(model: nn.Module, data: Data, *, epochs: int, seed: int, rate: float 
     """Train `model` in place on the labeled training part: one-cycle SGD (momentum too: 0.95 to 0.85 and back), weight
     decay 5e-4, shifts by one pixel as the only augmentation.
     """
-    images = data.train.images(range(len(data.train)))
-    labels = data.train.labels
+    images, labels = data.train.images(range(len(data.train))), data.train.labels
     steps = -(-len(labels) // batch_size)
     optimizer = sgd(model, rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * steps)
+    schedule = OneCycleLR(optimizer, rate, total_steps=epochs * steps)
     generator = torch.Generator().manual_seed(seed)
     with training_(model):
         for _ in track(range(epochs), f"training on {data.name}", epochs):
@@ -47,9 +47,7 @@ def digits_network(data: Data, *, seed: int = 0, cache: Path | None = None) -> n
     model = create_model("digits", seed=seed)
     recipe = hashlib.sha256(f"{DIGITS_EPOCHS} {seed} {torch.__version__} one thread".encode())
     recipe.update(" ".join(f"{key} {tuple(value.shape)}" for key, value in model.state_dict().items()).encode())
-    recipe.update(
-        data.train.images(range(len(data.train))).numpy().tobytes()
-    )  # another view of the data: another network
+    recipe.update(data.train.images(range(len(data.train))).numpy().tobytes())  # another view: another network
     file = (cache or cache_folder()) / f"digits-{recipe.hexdigest()[:12]}.safetensors"
     if file.is_file():
         model.load_state_dict(load_file(file))

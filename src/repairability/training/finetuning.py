@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import OneCycleLR
 
 from repairability._torch import channels_last_, copy_of, seeded, state_digest, to_model, training_
 from repairability.data import Data
@@ -20,7 +21,7 @@ from repairability.evaluation import evaluate
 from repairability.progress import track
 from repairability.training.recipe import Epoch, TrainConfig, TrainResult
 from repairability.training.state import State, continue_, write_state
-from repairability.training.steps import augmented, one_cycle, sgd, step_
+from repairability.training.steps import augmented, sgd, step_
 
 
 def finetune(
@@ -44,9 +45,11 @@ def finetune(
     settings = {**asdict(config), "frozen": list(globs), "data": data.fingerprint, "initial weights": state_digest(net)}
     del settings["test_images"]
     file = None if partial is None else Path(partial)
-    with training_(net, frozen.values()), channels_last_(net):
+    steps = config.epochs * _steps(data, config)
+    with training_(net, frozen), channels_last_(net):
         optimizer = sgd(net, config.rate, config.momentum, config.weight_decay)
-        state = State(net, optimizer, torch.Generator().manual_seed(config.seed), [])
+        schedule = OneCycleLR(optimizer, config.rate, total_steps=steps, cycle_momentum=False)
+        state = State(net, optimizer, schedule, torch.Generator().manual_seed(config.seed), [])
         if file is not None and file.is_file():
             continue_(state, file, settings)
         while len(state.curve) < config.epochs:
@@ -75,40 +78,37 @@ def lower_layers(model: nn.Module) -> tuple[str, ...]:
     )
 
 
+def _steps(data: Data, config: TrainConfig) -> int:
+    """How many an epoch has."""
+    return -(-len(data.train) // config.batch_size)
+
+
 def _epoch_(state: State, data: Data, config: TrainConfig) -> Epoch:
     model, generator, number = state.model, state.generator, len(state.curve) + 1
     start, loss, right, rate = time.perf_counter(), 0.0, 0, 0.0
     order = torch.randperm(len(data.train), generator=generator)
-    steps = -(-len(order) // config.batch_size)
+    steps = _steps(data, config)
     dropout = int(torch.randint(2**62, (), generator=generator))
     batches = order.tensor_split(steps)  # of nearly one size: BatchNorm never meets a remainder of one image
     with seeded(dropout):
-        for step, batch in enumerate(track(batches, f"epoch {number} of {config.epochs}", steps)):
-            rate = one_cycle((number - 1) * steps + step, config.epochs * steps, config.rate)
-            for group in state.optimizer.param_groups:
-                group["lr"] = rate
+        for batch in track(batches, f"epoch {number} of {config.epochs}", steps):
             images = data.train.images(batch.tolist())
             if config.augment:
                 images = augmented(images, generator)
             images = to_model(images.contiguous(memory_format=torch.channels_last), model)
             labels = data.train.labels[batch].to(images.device)
+            rate = float(state.schedule.get_last_lr()[0])
             mean, hits = step_(model, images, labels, state.optimizer, config.smoothing)
+            state.schedule.step()
             loss += mean * len(batch) / len(order)
             right += hits
             if not math.isfinite(loss):
                 raise InputError(f"the loss became {loss} in epoch {number}; try a rate below {config.rate:g}")
-    spent = time.perf_counter() - start
-    seen = evaluate(model, _test_batches(data, config)) if config.test_images else None
-    return Epoch(
-        number,
-        rate,
-        loss,
-        right / len(order),
-        test_loss=seen.loss if seen else None,
-        test_top1=seen.top1 if seen else None,
-        test_images=seen.n if seen else 0,
-        seconds=spent,
-    )
+    seconds = time.perf_counter() - start
+    if not config.test_images:
+        return Epoch(number, rate, loss, right / len(order), None, None, 0, seconds)
+    test = evaluate(model, _test_batches(data, config))
+    return Epoch(number, rate, loss, right / len(order), test.loss, test.top1, test.n, seconds)
 
 
 def _test_batches(data: Data, config: TrainConfig) -> Iterator[tuple[Tensor, Tensor]]:
@@ -118,10 +118,10 @@ def _test_batches(data: Data, config: TrainConfig) -> Iterator[tuple[Tensor, Ten
         yield data.test.images(batch.tolist()), data.test.labels[batch]
 
 
-def _matching(model: nn.Module, globs: Sequence[str]) -> dict[str, nn.Module]:
+def _matching(model: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
     """The modules under these globs; one that selects nothing is a misspelling."""
     modules = {name: module for name, module in model.named_modules() if name}
     for pattern in globs:
         if not any(fnmatchcase(name, pattern) for name in modules):
             raise unknown("module or pattern", pattern, modules)
-    return {name: module for name, module in modules.items() if any(fnmatchcase(name, x) for x in globs)}
+    return [module for name, module in modules.items() if any(fnmatchcase(name, pattern) for pattern in globs)]

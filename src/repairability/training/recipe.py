@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from safetensors.torch import save as to_bytes
-from torch import Tensor, nn
+from torch import nn
 
 from repairability._files import write_atomically
 from repairability.errors import InputError
@@ -39,20 +39,18 @@ class TrainConfig:
     test_images: int = 2000
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not 0 < self.rate < math.inf:
-            raise InputError(f"rate must be positive, not {self.rate}")
+        for name in ("epochs", "batch_size", "test_images"):
+            least = 0 if name == "test_images" else 1
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}")
         for name in ("momentum", "weight_decay", "smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
-        if self.test_images < 0:
-            raise InputError(f"test_images must be at least 0, not {self.test_images}")
+        if not 0 < self.rate < math.inf:
+            raise InputError(f"rate must be positive, not {self.rate}")
         if isinstance(self.frozen, str):
-            raise InputError(
-                f"frozen takes a sequence of globs, not the string {self.frozen!r}; write ({self.frozen!r},)"
-            )
+            words = f"not the string {self.frozen!r}; write ({self.frozen!r},)"
+            raise InputError(f"frozen takes a sequence of globs, {words}")
 
 
 @dataclass(frozen=True)
@@ -82,15 +80,15 @@ class TrainResult:
     def table(self) -> Table:
         rows = [
             (
-                str(x.epoch),
-                f"{x.rate:.2g}",
-                f"{x.train_loss:.4f}",
-                percent(x.train_top1),
-                "" if x.test_loss is None else f"{x.test_loss:.4f}",
-                "" if x.test_top1 is None else percent(x.test_top1),
-                f"{x.seconds:.1f}",
+                str(epoch.epoch),
+                f"{epoch.rate:.2g}",
+                f"{epoch.train_loss:.4f}",
+                percent(epoch.train_top1),
+                "" if epoch.test_loss is None else f"{epoch.test_loss:.4f}",
+                "" if epoch.test_top1 is None else percent(epoch.test_top1),
+                f"{epoch.seconds:.1f}",
             )
-            for x in self.curve
+            for epoch in self.curve
         ]
         columns = ("epoch", "last rate", "train loss", "train top-1", "test loss", "test top-1", "seconds")
         few = len(self.frozen) <= 6
@@ -106,21 +104,16 @@ class TrainResult:
             "config": asdict(self.config),
             "frozen": list(self.frozen),
             "data_fingerprint": self.data,
-            "curve": [asdict(x) for x in self.curve],
+            "curve": [asdict(epoch) for epoch in self.curve],
             "provenance": provenance(),
         }
 
     def save(self, path: str | os.PathLike[str], *, half: bool = False) -> None:
         """Write the state dict as safetensors, for `create_model(weights=path)`; `half` rounds to float16."""
-        tensors = tensors_of(self.model)
-        if half:
-            tensors = {key: x.half() if x.is_floating_point() else x for key, x in tensors.items()}
-            for key, x in tensors.items():
-                if x.is_floating_point() and not x.isfinite().all():
+        tensors = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in self.model.state_dict().items()}
+        for key, tensor in tensors.items():
+            if half and tensor.is_floating_point():
+                tensors[key] = tensor.half()
+                if not tensors[key].isfinite().all():
                     raise InputError(f"{key} goes beyond the range of float16; store the network in full")
         write_atomically(path, to_bytes(tensors))
-
-
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict as contiguous copies on the CPU."""
-    return {key: tensor.detach().cpu().contiguous().clone() for key, tensor in model.state_dict().items()}

@@ -1,8 +1,6 @@
-"""One step and its surroundings: the schedule, the augmentation, SGD."""
+"""One step and its surroundings: the augmentation, SGD."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor, nn
@@ -10,16 +8,6 @@ from torch.nn import functional as F
 
 from repairability._torch import run
 from repairability.errors import InputError
-
-
-def one_cycle(step: int, steps: int, peak: float) -> float:
-    """The learning rate at `step` of `steps`: up from peak / 25 for 30 %, down to peak / 250,000, by cosines."""
-    top = 0.3 * steps - 1
-    if step <= top:
-        start, end, way = peak / 25, peak, step / max(top, 1e-9)
-    else:
-        start, end, way = peak, peak / 250_000, (step - top) / (steps - 1 - top)
-    return end + (start - end) * (1 + math.cos(math.pi * way)) / 2
 
 
 def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
