@@ -48,11 +48,12 @@ study: $(READY)
 	$(BIN)/repairability report --store runs --out runs/studies.html
 
 results: $(READY)
-	$(BIN)/repairability report --store reproduction/results --into README.md --into reproduction/pages/reproduction.md
+	$(BIN)/repairability renew README.md reproduction/pages/reproduction.md --store reproduction/results
 
 check: lint types tests study demo
 
 bench: $(READY)
+	$(BIN)/python benchmarks/front_door.py
 	$(BIN)/python benchmarks/allocation.py
 	$(BIN)/python benchmarks/diagnose.py
 	$(BIN)/python benchmarks/sparsity_point.py

@@ -30,8 +30,8 @@ SHELVES = [
     ["experiments"],
     ["report"],
     ["demo"],
-    ["cli"],
     ["__init__"],
+    ["cli"],
     ["__main__"],
 ]
 SHELF = {room: number for number, rooms in enumerate(SHELVES) for room in rooms}

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from safetensors.torch import save_file
 from networks import small_net
 from repairability import Allocation, Curves, Diagnosis, allocate, create_model
 from repairability.cli import main
+from repairability.cli.output import json_text
+from repairability.tables import Table
 
 NET = "networks:small_net"
 
@@ -58,7 +62,18 @@ def test_compare_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_forced_and_measured_rules(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(
-        capsys, "allocate", NET, "-s", "0.9", "-r", "forced", "--pin", "4=0.7", "--rest", "uniform", "--json"
+        capsys,
+        "allocate",
+        NET,
+        "-s",
+        "0.9",
+        "-r",
+        "forced",
+        "--option",
+        'pinned={"4": 0.7}',
+        "--option",
+        "rest=uniform",
+        "--json",
     )
     assert json.loads(out)["layers"][1]["sparsity"] == 0.7
     curves = tmp_path / "rr.json"
@@ -68,9 +83,36 @@ def test_forced_and_measured_rules(tmp_path: Path, capsys: pytest.CaptureFixture
     }
     curves.write_text(Diagnosis(**on_grid, repair="cr", observe="layer", images=1, fingerprint="x").to_json())
     _, out, _ = run(
-        capsys, "allocate", NET, "-s", "0.9", "-r", "rr", "--curves", str(curves), "--solver", "exact", "--json"
+        capsys, "allocate", NET, "-s", "0.9", "-r", "rr", "--curves", str(curves), "--option", "solver=exact", "--json"
     )
     assert [x["sparsity"] for x in json.loads(out)["layers"]] == [0.95, 0.7]
+
+
+def test_in_a_comparison_an_option_goes_to_the_rules_that_take_it(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--compare", "erk,global", "--option", "floor=0", "--option", "over=prunable")
+    code, out, err = run(capsys, "allocate", NET, "-s", "0.9", *given, "--json")
+    assert code == 0, err
+    model = create_model(NET)
+    plans = [allocate(model, sparsity=0.9, floor=0.0), allocate(model, sparsity=0.9, rule="global", over="prunable")]
+    assert [Allocation.from_dict(plan) for plan in json.loads(out)["allocations"]] == plans
+
+
+def test_a_network_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The console script's own folder heads its path, not the working directory."""
+    (tmp_path / "nets_of_mine.py").write_text("from torch import nn\n\ndef net():\n    return nn.Conv2d(3, 8, 3)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", str(tmp_path))])
+    code, out, err = run(capsys, "layers", "nets_of_mine:net", "--skip", "", "--json")
+    assert code == 0, err
+    assert json.loads(out)["prunable"] == 3 * 8 * 9
+
+
+def test_json_is_strict() -> None:
+    text = json_text({"a": [1.0, math.inf], "b": {"c": math.nan, "d": (Path("e"),)}, "t": Table(("x",), [("y",)])})
+    table = {"columns": ["x"], "rows": [["y"]], "title": "", "caption": ""}
+    assert json.loads(text) == {"a": [1.0, None], "b": {"c": None, "d": ["e"]}, "t": table}
 
 
 def test_weights_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,8 +143,20 @@ BAD: list[tuple[list[str], str]] = [
     (["allocate", NET, "-s", "0.9", "-r", "rr"], "needs measured curves"),
     (["allocate", NET, "-s", "0.99", "-r", "erk"], "ERK cannot reach sparsity 99.00 %"),
     (["allocate", NET, "-s", "0.9", "-r", "forced"], "needs pinned layers"),
-    (["allocate", NET, "-s", "0.9", "-r", "forced", "--pin", "4"], "--pin takes GLOB=SPARSITY"),
-    (["allocate", NET, "-s", "0.9", "-r", "forced", "--pin", "4=x"], "--pin takes GLOB=SPARSITY"),
+    (["allocate", NET, "-s", "0.9", "-r", "forced", "--option", "pinned=0.7"], "such as pinned={'*downsample*': 0.7}"),
+    (["allocate", NET, "-s", "0.9", "-r", "forced", "--option", 'pinned={"4": "x"}'], "must be a number between"),
+    (
+        ["allocate", NET, "-s", "0.9", "--option", "floor"],
+        "--option takes NAME=VALUE, such as solver=exact, not 'floor'",
+    ),
+    (["allocate", NET, "-s", "0.9", "--option", "cap=1", "--option", "cap=0.5"], "--option cap is given twice"),
+    (["allocate", NET, "-s", "0.9", "--option", "flor=0"], "takes no option 'flor'; it takes: cap, floor"),
+    (
+        ["allocate", NET, "-s", "0.9", "--option", "floor=NaN"],
+        "floor must be between 0 and 1 (pruned / total), not nan",
+    ),
+    (["allocate", NET, "-s", "0.9", "--option", "floor=low"], "floor must be a number between 0 and 1, not 'low'"),
+    (["allocate", NET, "-s", "0.9", "--compare", "erk,lamp", "--option", "over=all"], "takes no option 'over'"),
     (["allocate", NET, "-s", "0.9", "-r", "rr", "--curves", "missing.json"], "cannot read missing.json"),
     (["layers", "networks:linear_net"], "has no layer of type conv: nothing to prune"),
     (["layers", "resnet81"], "unknown model 'resnet81'; did you mean"),

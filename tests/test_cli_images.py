@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+import repairability as rp
 from conftest import interruptible
-from repairability import Diagnosis, create_model, load
-from repairability.cli import measure, show
+from repairability import Diagnosis, create_model, demo, load, report, solvers
+from repairability.cli.options import DataSource
 from repairability.report import ReportData
 from test_cli import run
 
@@ -126,12 +127,67 @@ def test_detect_by_agreement_as_a_page(place: Path, capsys: pytest.CaptureFixtur
     assert "Transition of digits" in Path("t.html").read_text()
 
 
+DRY = ["prune", *DIGITS, "-s", "0.9", "--dry-run"]
+
+
 def test_dry_run_shows_the_plan_and_does_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "prune", *DIGITS, "-s", "0.9", "--out", "p.safetensors", "--dry-run")
+    code, out, _ = run(capsys, *DRY, "--out", "p.safetensors")
     assert code == 0
-    assert "rr (curves: measured now, in one pass)" in out
+    assert "rr (curves: measured now, in one pass), magnitude, cr+bn" in out
     assert "p.safetensors" in out
+    code, out, _ = run(capsys, *DRY, "--json", "-r", "erk", "--option", "floor=0.01", "--repair", "none")
+    assert code == 0
+    plan = json.loads(out)
+    recipe = {"rule": "erk", "score": "magnitude", "repair": "none", "options": {"floor": 0.01}, "curves": None}
+    assert plan["recipes"] == [recipe]
+    assert plan["pruned"] == pytest.approx(0.9 * plan["prunable"], abs=plan["layers"] / 2)  # rounded layer by layer
+    assert (plan["seconds"], plan["held_out"], plan["out"]) == (None, 0, None)
     assert os.listdir(place) == []
+
+
+def test_dry_run_of_a_choice_shows_what_would_be_tried(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = json.loads(run(capsys, *DRY, "--json", "--best", "--seconds", "20")[1])
+    assert [recipe["score"] for recipe in plan["recipes"]] == ["second_order"] * 4 + ["magnitude"]
+    assert (plan["seconds"], plan["held_out"]) == (20, 1280)
+    plan = json.loads(run(capsys, *DRY, "--json", "-r", "auto", "--option", "solver=exact", "--option", "floor=0")[1])
+    given = {recipe["rule"]: recipe["options"] for recipe in plan["recipes"]}
+    measured = {"solver": "exact"}
+    assert given == {"erk": {"floor": 0}, "lamp": {}, "global": {}, "rr": measured, "residual": measured}
+    assert plan["seconds"] is None
+    assert "no trial begins after, seconds" in run(capsys, *DRY, "--best")[1]
+
+
+def test_prune_by_a_rule_with_options(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pinned = (
+        "-r",
+        "forced",
+        "--option",
+        'pinned={"*shortcut*": 0.5}',
+        "--option",
+        "rest=erk",
+        "--option",
+        "floor=0.01",
+    )
+    code, out, err = run(capsys, "prune", *DIGITS, "-s", "0.9", *pinned, "--repair", "none", "--json")
+    assert code == 0, err
+    plan = rp.Allocation.from_dict(json.loads(out))
+    assert plan["layer2.0.shortcut.0"] == plan["layer3.0.shortcut.0"] == 0.5
+    options = {"pinned": {"*shortcut*": 0.5}, "rest": "erk", "floor": 0.01}
+    assert plan == rp.allocate(create_model("digits"), sparsity=0.9, rule="forced", **options)
+
+
+def test_a_choice_of_the_rule_uses_the_options(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exact solver finds an objective that is no worse, and in one of the trials it is asked."""
+    asked = []
+    exact = solvers.SOLVERS["exact"]
+    monkeypatch.setitem(solvers.SOLVERS, "exact", lambda problem: asked.append(problem) or exact(problem))
+    given = ("-r", "auto", "--option", "solver=exact", "--repair", "cr", "--json")
+    code, out, err = run(capsys, "prune", *DIGITS, "-s", "0.9", *given)
+    assert code == 0, err
+    assert len(asked) == 2
+    assert len(json.loads(out)["trials"]) == 5
 
 
 def write_npz(path: Path, classes: int = 10, channels: int = 3) -> str:
@@ -146,6 +202,7 @@ def write_npz(path: Path, classes: int = 10, channels: int = 3) -> str:
     return f"npz:{path.name}"
 
 
+@pytest.mark.slow
 def test_the_real_resnet20(shared: Path, cifar10_file: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = str(shared / "data" / "checkpoints" / "resnet20-12fca82f.th")
     given = ["resnet20", "--weights", weights, "--data", f"npz:{cifar10_file}"]
@@ -176,6 +233,20 @@ BAD: list[tuple[list[str], str]] = [
     (["prune", *DIGITS, "-s", "0.9", "--out", "no/such/p.safetensors"], "cannot write"),
     (["prune", *DIGITS, "-s", "0.9", "--num-classes", "7", "--evaluate", "9"], "has 7 outputs, digits has 10 classes"),
     (["prune", *DIGITS, "-s", "0.999"], "is above 99.50 %"),
+    (["prune", *DIGITS, "-s", "0.9", "--best", "--seconds", "-3"], "--seconds must be positive and finite, not -3"),
+    (["prune", *DIGITS, "-s", "0.9", "--best", "--seconds", "inf"], "--seconds must be positive and finite, not inf"),
+    (["prune", *DIGITS, "-s", "0.9", "--best", "--seconds", "0"], "--seconds must be positive and finite, not 0"),
+    (["prune", *DIGITS, "-s", "0.9", "--best", "--seconds", "nan"], "--seconds must be positive and finite, not nan"),
+    (["prune", *DIGITS, "-s", "0.9", "--seconds", "3"], "--seconds is for --best"),
+    (["prune", *DIGITS, "-s", "0.9", "--best", "--rule", "rr"], "--best chooses rule, score and repair by itself"),
+    (
+        ["prune", *DIGITS, "-s", "0.9", "--best", "--score", "magnitude", "--repair", "bn"],
+        "leave --score, --repair out",
+    ),
+    (["prune", *DIGITS, "-s", "0.9", "--best", "--option", "solver=exact"], "leave --option out"),
+    (["prune", *DIGITS, "-s", "0.9", "--option", "floor=0"], "rule 'rr' takes no option 'floor'; it takes: solver"),
+    (["prune", *DIGITS, "-s", "0.9", "-r", "auto", "--option", "flor=0"], "takes no option 'flor'"),
+    (["prune", *DIGITS, "-s", "0.9", "-r", "forced"], "rule 'forced' needs pinned layers"),
     (["evaluate", "digits", "--data", "npz:rgb.npz"], "does not take a batch of shape"),
     (["evaluate", *DIGITS, "--num-classes", "7"], "has 7 outputs, digits has 10 classes"),
     (["evaluate", *DIGITS, "--checkpoint", "missing"], "no checkpoint at missing"),
@@ -204,24 +275,31 @@ def test_bad_input_ends_in_one_line_and_code_2(
 
 
 STAGES = {
-    "diagnose": (measure, ["read_data", "draw", "diagnose", "write_atomically"]),
-    "prune": (measure, ["read_data", "draw", "prune", "evaluate"]),
-    "evaluate": (measure, ["read_data", "evaluate", "write_atomically"]),
-    "demo": (show, ["run_demo", "write_report"]),
+    "diagnose": [(DataSource, "read"), (rp, "CalibrationSet"), (rp, "diagnose"), (os, "fsync")],
+    "prune": [(DataSource, "read"), (rp, "CalibrationSet"), (rp, "prune"), (rp, "evaluate"), (os, "fsync")],
+    "evaluate": [(DataSource, "read"), (rp, "evaluate"), (os, "fsync")],
+    "demo": [(demo, "run_demo"), (report, "write_report")],
 }
 
 
-@pytest.mark.parametrize(("verb", "stage"), [(v, s) for v, (_, stages) in STAGES.items() for s in stages])
+@pytest.mark.parametrize(
+    ("verb", "room", "stage"), [(verb, *stage) for verb, stages in STAGES.items() for stage in stages]
+)
 def test_ctrl_c_in_each_stage_leaves_nothing_half_written(
-    verb: str, stage: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    verb: str,
+    room: object,
+    stage: str,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     record = ReportData(title="t", model="m", data="d")
     if verb == "demo":
-        monkeypatch.setattr(show, "run_demo", lambda **_: record)
-    monkeypatch.setattr(STAGES[verb][0], stage, interrupt)
+        monkeypatch.setattr(demo, "run_demo", lambda **_: record)
+    monkeypatch.setattr(room, stage, interrupt)
     more = {"prune": ["-s", "0.9", "--evaluate", "10"], "demo": [], "diagnose": [], "evaluate": ["--limit", "10"]}[verb]
     given = [verb, *([] if verb == "demo" else DIGITS), *more, "--out", "result"]
     code, _, err = run(capsys, *given)
@@ -255,14 +333,14 @@ def test_a_full_disk(
 
 STALLED = """
 import sys, time
+import repairability.pruning
 from repairability import cli
-from repairability.pruning import many
 
-def stalled(*args):
+def stalled(*args, **options):
     print("begun", flush=True)
     time.sleep(60)
 
-many.make_masks = stalled
+sys.modules["repairability.pruning.prune"].choose_masks = stalled
 cli.main(sys.argv[1:])
 """
 
@@ -289,23 +367,18 @@ def test_unreadable_checkpoints(place: Path, capsys: pytest.CaptureFixture[str])
     assert "is truncated or not a safetensors file" in err
 
 
-@pytest.mark.parametrize("verb", ["layers", "allocate", "diagnose", "prune", "detect", "evaluate", "demo", "report"])
-def test_help_teaches(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, verb, "--help")
-    assert code == 0
-    assert "--json" in out
-
-
 def test_prune_chooses_without_labels(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "prune", *DIGITS, "-s", "0.9", "--rule", "auto", "--repair", "cr+bn-short", "--json")
     assert code == 0
     found = json.loads(out)
     least = min((t for t in found["trials"] if t["kl"] is not None), key=lambda t: t["kl"])
     assert found["rule"] == least["rule"]
-    code, out, _ = run(capsys, "prune", *DIGITS, "-s", "0.9", "--best", "--budget", "0.01", "--out", "best.safetensors")
+    code, out, _ = run(
+        capsys, "prune", *DIGITS, "-s", "0.9", "--best", "--seconds", "0.01", "--out", "best.safetensors"
+    )
     assert code == 0
     assert "second_order" in out
-    assert "the budget of 0.01 s is spent" in " ".join(out.split())
+    assert "the 0.01 seconds are spent" in " ".join(out.split())
     assert Path("best.safetensors").exists()
     code, _, err = run(capsys, "prune", *DIGITS, "-s", "0.9", "--score", "second-order")
     assert code == 2

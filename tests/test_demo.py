@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from repairability.demo import RULES, run_demo
+from repairability.demo import run_demo
 from repairability.report import ReportData
+from repairability.rules import PAPER_RULES
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +31,12 @@ def test_the_story_is_true_and_interesting(record: ReportData) -> None:
 
 
 def test_the_record_is_whole(record: ReportData) -> None:
-    assert len(record.results) == 4 * len(RULES)
-    assert {row["rule"] for row in record.results} == set(RULES)
+    assert len(record.results) == 4 * len(PAPER_RULES)
+    assert {row["rule"] for row in record.results} == set(PAPER_RULES)
     assert record.dense is not None
     assert record.dense["top1"] > 0.97
     assert record.dense["top1_bn"] > 0.95
-    assert {allocation.rule for allocation in record.allocations} == set(RULES)
+    assert {allocation.rule for allocation in record.allocations} == set(PAPER_RULES)
     assert record.projections == ("layer2.0.shortcut.0", "layer3.0.shortcut.0")
     assert record.diagnosis is not None
     assert len(record.diagnosis.rr) == 14

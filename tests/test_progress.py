@@ -27,3 +27,19 @@ def test_quick_work_shows_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert len(list(progress.track(range(3), "measuring", 3))) == 3
     assert capsys.readouterr().err == ""
+
+
+def test_a_live_bar_is_told_how_far_things_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress.live("sweeping") as update:
+        update(1, 3, "failed 1")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress.live("sweeping") as update:
+        update(1, 3, "failed 1")
+    shown = capsys.readouterr().err
+    assert "sweeping" in shown
+    assert "failed 1" in shown

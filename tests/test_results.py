@@ -122,7 +122,7 @@ def test_the_list_of_studies(place: Path, capsys: pytest.CaptureFixture[str]) ->
     bad = failed(rule="raw")
     store.write(bad)
     store.write_study(StudyEntry("third", "Third", ("accuracy",), "", (bad.run_id, "gone")))
-    code, out, err = call(capsys, "report", "--store", "runs", "--list", "--json")
+    code, out, err = call(capsys, "list", "--store", "runs", "--json")
     assert code == 0, err
     table = json.loads(out)
     assert [row[0] for row in table["rows"]] == ["fine_transition", "main_results", "third"]
@@ -130,7 +130,7 @@ def test_the_list_of_studies(place: Path, capsys: pytest.CaptureFixture[str]) ->
     assert table["rows"][0][2:] == ["12", "12", "0", "0", "0.40"]  # 120 seconds each
     assert table["caption"].startswith("13 runs in all, 1 of them failed, 0.43 hours")
     Path("list.md").write_text("<!-- studies -->\n<!-- end -->\n")
-    code, _, err = call(capsys, "report", "--store", "runs", "--into", "list.md")
+    code, _, err = call(capsys, "renew", "list.md", "--store", "runs")
     assert code == 0, err
     assert "| third | Third | 2 | 0 | 1 | 1 | 0.03 |" in Path("list.md").read_text()
 
@@ -215,26 +215,26 @@ def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
 
 def test_a_document_is_renewed_and_checked(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = Path("page.md").read_text()
-    code, out, _ = call(capsys, "report", "--store", "kept", "--into", "page.md", "--check")
+    code, out, _ = call(capsys, "renew", "page.md", "--store", "kept", "--check")
     assert code == 1
     assert "out of date in page.md: study main_results, study fine_transition 2" in out
     assert f"figure {FIGURE}" in out
     assert Path("page.md").read_text() == before
     assert not Path("figures").exists()
-    code, out, err = call(capsys, "report", "--store", "kept", "--into", "page.md", "--into", "page.md")
+    code, out, err = call(capsys, "renew", "page.md", "page.md", "--store", "kept")
     assert code == 0, err
     assert "renewed in page.md" in out
     text = Path("page.md").read_text()
     assert "| CIFAR100 | 95 % | ours |" in text
     assert text.startswith("# Words\n\n<!-- study main_results -->\n\n**Recovered")
     assert "old" not in text.split("<!-- study fine_transition 2 -->")[1].split("\n")
-    code, out, _ = call(capsys, "report", "--store", "runs", "--into", "page.md", "--check", "--json")
+    code, out, _ = call(capsys, "renew", "page.md", "--store", "runs", "--check", "--json")
     assert code == 0, out
     assert json.loads(out)["outdated"] == {}
     svg = Path("figures") / f"{FIGURE}.svg"
     svg.write_bytes(svg.read_bytes() + b"\n")
     Path("page.md").write_text(text.replace("| CIFAR100 | 95 % | ours | ", "| CIFAR100 | 95 % | ours | 9"))
-    code, out, _ = call(capsys, "report", "--store", "kept", "--into", "page.md", "--check", "--json")
+    code, out, _ = call(capsys, "renew", "page.md", "--store", "kept", "--check", "--json")
     assert code == 1
     assert json.loads(out)["outdated"] == {"page.md": ["study main_results"], str(svg): [f"figure {FIGURE}"]}
 
@@ -266,18 +266,23 @@ def test_files_of_some_studies(place: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--store", "kept", "--study", "main_result"], "unknown study 'main_result'; did you mean main_results"),
-        (["--store", "kept", "--study", "q"], "unknown study 'q'; known: fine_transition, main_results"),
-        (["--store", "kept", "--into", "nothing.md"], "cannot read nothing.md"),
-        (["--store", "kept", "--into", "page.md", "--study", "main_results"], "leave --study and --out out"),
-        (["--store", "kept", "--list", "--study", "main_results"], "leave --study, --into and --out out"),
-        (["--store", "kept", "--check"], "give --into FILE.md"),
-        (["page.md", "--study", "main_results"], "give --store DIR instead of FILE"),
-        (["--store", "kept", "--format", "archive", "--out", "x"], "takes a whole store"),
-        (["--store", "runs", "--format", "archive", "--study", "main_results"], "takes a whole store"),
+        (
+            ["report", "--store", "kept", "--study", "main_result"],
+            "unknown study 'main_result'; did you mean main_results",
+        ),
+        (["report", "--store", "kept", "--study", "q"], "unknown study 'q'; known: fine_transition, main_results"),
+        (
+            ["report", "page.md", "--study", "main_results"],
+            "either a FILE or --store DIR, and --study only with a store",
+        ),
+        (["report", "page.md", "--store", "kept"], "either a FILE or --store DIR"),
+        (["renew", "nothing.md", "--store", "kept"], "cannot read nothing.md"),
+        (["renew", "page.md", "--store", "nowhere"], "there is no store at nowhere"),
+        (["list", "--store", "nowhere"], "there is no store at nowhere"),
+        (["archive", "--store", "kept", "--out", "x"], "kept is an archive already"),
     ],
 )
 def test_wrong_requests(given: list[str], message: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = call(capsys, "report", *given)
+    code, _, err = call(capsys, *given)
     assert code == 2
     assert message in " ".join(err.split())

@@ -13,7 +13,7 @@ from repairability.errors import InputError
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write beside `path`, sync, rename. On any failure (full disk, Ctrl-C) `path` is as it was before."""
     target = Path(path)
-    data = content.encode() if isinstance(content, str) else content
+    data = content.encode("utf-8") if isinstance(content, str) else content
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     except OSError as error:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from repairability.allocation import Allocation
 from repairability.calibration import CalibrationSet
 from repairability.data import load_data
 from repairability.detect import find_transition
@@ -35,18 +36,18 @@ def run_demo(
     model = digits_network(data, cache=cache)
     test = list(data.test.batches())
     dense = evaluate(model, test)
+    draws = {seed: CalibrationSet(data.unlabeled(len(data.train), seed)) for seed in seeds}
+    first = draws[seeds[0]]
     results: list[dict[str, Any]] = []
-    shown: list[Any] = []
-    diagnosis, dense_bn = None, 0.0
+    shown: list[Allocation] = []
+    diagnosis = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # 1,200 training images: BatchNorm cycles over them, as the report says
-        for seed in seeds:
-            calibration = CalibrationSet(data.unlabeled(len(data.train), seed))
-            if seed == seeds[0]:
-                dense_bn = evaluate(recalibrated(model, calibration), test).top1
+        dense_bn = evaluate(recalibrated(model, first), test)
+        for seed, calibration in draws.items():
             cells = prune_many(model, calibration, sparsities=sparsities, rules=PAPER_RULES)
             for result in track(cells, f"seed {seed}: seven rules", len(sparsities) * len(PAPER_RULES)):
-                found = evaluate(result.model, test)
+                metrics = evaluate(result.model, test)
                 results.append(
                     {
                         "rule": result.allocation.rule,
@@ -55,21 +56,20 @@ def run_demo(
                         "achieved": result.sparsity,
                         "global_sparsity": result.global_sparsity,
                         "seed": seed,
-                        "top1": found.top1,
-                        "n": found.n,
+                        "top1": metrics.top1,
+                        "n": metrics.n,
                     }
                 )
-                if seed == seeds[0]:
+                if calibration is first:
                     diagnosis = result.diagnosis or diagnosis
                     if result.allocation.target == HEADLINE:
                         shown.append(result.allocation)
-        calibration = CalibrationSet(data.unlabeled(len(data.train), seeds[0]))
-        transition = find_transition(model, calibration, method="agreement", sparsities=sparsities)
+        transition = find_transition(model, first, method="agreement", sparsities=sparsities)
     return ReportData(
         title="Relative repairability on handwritten digits",
         model="digits ResNet",
         data="scikit-learn digits",
-        dense={"top1": dense.top1, "top1_bn": dense_bn, "n": dense.n},
+        dense={"top1": dense.top1, "top1_bn": dense_bn.top1, "n": dense.n},
         diagnosis=diagnosis,
         projections=tuple(layer.name for layer in prunable_layers(model) if layer.projection),
         allocations=tuple(shown),

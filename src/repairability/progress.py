@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 Item = TypeVar("Item")
 _PATIENCE = 2.0  # seconds without a bar
@@ -19,17 +20,36 @@ def track(items: Iterable[Item], description: str, total: int | None = None) -> 
     if not sys.stderr.isatty():
         yield from items
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = progress.add_task(description, total=total)
+    bar = _bar()
+    task = bar.add_task(description, total=total, state="")
     begun, shown = time.monotonic(), False
     try:
         for item in items:
             yield item
-            progress.advance(task)
+            bar.advance(task)
             if not shown and time.monotonic() - begun > _PATIENCE:
-                progress.start()
+                bar.start()
                 shown = True
     finally:
         if shown:
-            progress.stop()
+            bar.stop()
+
+
+@contextmanager
+def live(description: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A bar that is told how far things are: done, total, and a few words."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, words: None
+        return
+    with _bar() as bar:
+        task = bar.add_task(description, total=None, state="")
+        yield lambda done, total, words: bar.update(task, completed=done, total=total, state=words)
+
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    words, state = TextColumn("{task.description}"), TextColumn("{task.fields[state]}")
+    columns = (words, BarColumn(), MofNCompleteColumn(), state, TimeRemainingColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -1,142 +1,180 @@
-"""What the verbs share: their options, and the ways they build models, read data and print."""
+"""What the verbs share of their options: single ones, and bundles that build what they describe.
+
+A bundle is a dataclass; `calling.as_command` spreads its fields over the command line. Nothing heavy is imported before
+a bundle builds something, so the names of the library's registries stand here as text, and a test compares them.
+"""
 
 from __future__ import annotations
 
 import json
-import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
-import typer
-from rich.console import Console
-from torch import nn
+from typer import Argument, Option
 
+import repairability as rp
 from repairability._files import read_text
-from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet
-from repairability.data import DATA_SETS, Data, load_data
-from repairability.diagnostics import Diagnosis
+from repairability.cli.output import note, notices
 from repairability.errors import InputError
-from repairability.models import create_model
-from repairability.network.layers import FIRST_CONV, Layers, prunable_layers
-from repairability.tables import Table
-from repairability.training import TRAINED, digits_network
 
-notices = Console(stderr=True)
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
-ModelName = Annotated[
-    str,
-    typer.Argument(
+    from repairability.data import Data
+
+RULES = "uniform, global, erk, lamp, raw, residual, rr, forced"
+SCORES = "magnitude, activation, second_order"
+REPAIRS = (
+    "none, cr, cr-simultaneous, cr-median, cr-mean, cr-small-mean, affine, affine-moments, bn, bn-cumulative, "
+    "bn-short, reconstruct, reconstruct-all"
+)
+OBSERVED = "layer, norm, norm-or-layer"
+METHODS = "cts, agreement"
+EXECUTORS = "local, processes, ray"
+FORMATS = "html, md, csv, latex, png, pdf, svg"
+DATA_SETS = "cifar10, cifar100, stl10, pets, imagenette, imagewoof"
+FIRST_CONV = "@first"
+
+SPARSITY = Option(..., "--sparsity", "-s", help="Target over the prunable weights: 0.95 is 95 %.")
+RULE_OPTIONS = Option(
+    None,
+    metavar="NAME=VALUE",
+    help="The rule's own (repeatable; VALUE as JSON or text): floor, cap (erk), over=prunable (global), solver=exact "
+    "(raw, residual, rr), pinned, rest (forced).",
+)
+CURVES = Option(None, metavar="FILE", help="A diagnosis (JSON, from the verb diagnose), for raw, residual and rr.")
+SCORE = Option("magnitude", help=f"Which weights go: {SCORES}.")
+REPAIR = Option("cr+bn", help=f"{REPAIRS}, or a chain such as cr+bn.")
+OBSERVE = Option("layer", help=f"Where damage is measured: {OBSERVED}.")
+COUNT = Option(128, help="Calibration images for the statistics.")
+SEED = Option(0, help="Of random weights where none are given, and of which images are drawn.")
+SEEDS = Option(1, help="How many draws of calibration images.")
+ROOT = Option(Path("data"), help="Where torchvision's data sets lie, or are downloaded to.")
+DEVICE = Option("cpu", help="cpu, cuda, cuda:1, mps ...")
+THREADS = Option(None, help="CPU threads. Default: torch's own choice.")
+AS_JSON = Option(False, "--json", help="Print one JSON object instead of a table.")
+STORE = Option(..., metavar="DIR", help="A store of runs, or an archive of one.")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Which network, and its weights."""
+
+    panel: ClassVar[str] = "Network"
+    model: str = Argument(
         metavar="MODEL",
-        help="A torchvision name (resnet18), resnet20/32/44/56/110, vgg16_bn_quarter, digits, package.module:callable.",
-    ),
-]
-WeightsFile = Annotated[
-    str | None,
-    typer.Option(
-        "--weights",
+        help="torchvision's (resnet18), resnet20/32/44/56/110, vgg16_bn_quarter, digits, or package.module:callable.",
+    )
+    weights: str | None = Option(
+        None,
         metavar="FILE",
         help="State dict (safetensors, or torch read weights-only), 'imagenet', or for digits 'trained'.",
-    ),
-]
-NumClasses = Annotated[int | None, typer.Option("--num-classes", help="Classes of the model's head.")]
-Seed = Annotated[
-    int, typer.Option("--seed", help="Of random weights where none are given, and of which images are drawn.")
-]
-Types = Annotated[
-    str, typer.Option("--types", help="Layer types, comma-separated: conv (= conv2d), conv1d, conv3d, linear.")
-]
-Skip = Annotated[
-    list[str] | None,
-    typer.Option("--skip", metavar="GLOB", help=f"Layers to leave dense (repeatable). {FIRST_CONV}: the first conv."),
-]
-Only = Annotated[
-    list[str] | None, typer.Option("--only", metavar="GLOB", help="Only these layers (repeatable). Default: all.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
-CsvFile = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Also write the rows as CSV.")]
-DataName = Annotated[
-    str,
-    typer.Option(
-        "--data", metavar="DATA", help=f"{', '.join(DATA_SETS)}, digits, npz:PATH or folder:PATH (see the README)."
-    ),
-]
-Root = Annotated[Path, typer.Option("--root", help="Where torchvision's data sets lie, or are downloaded to.")]
-ImageSize = Annotated[
-    int | None, typer.Option("--image-size", help="Resize images to this side (bilinear, antialiased).")
-]
-Count = Annotated[int, typer.Option("--count", help="Calibration images for the statistics.")]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps ...")]
-Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads. Default: torch's own choice.")]
+    )
+    num_classes: int | None = Option(None, help="Classes of the model's head.")
+
+    def build(self, seed: int = 0, device: torch.device | str = "cpu", *, layers_only: bool = False) -> nn.Module:
+        """Random weights are mentioned, unless only the layers are asked for: on images such a network means little."""
+        if self.weights == rp.training.TRAINED:
+            if self.model != "digits":
+                hint = "see `repairability finetune --help`"
+                raise InputError(f"only digits is trained on the spot, not {self.model}; {hint}")
+            return rp.training.digits_network(rp.load_data("digits")).to(device)
+        if self.weights is None and not layers_only:
+            more = ", or 'trained'" if self.model == "digits" else ""
+            note(f"{self.model} has random weights (seed {seed}); --weights takes a file or 'imagenet'{more}")
+        with notices.status(f"building {self.model}"):  # silent unless standard error is a terminal
+            model = rp.create_model(self.model, num_classes=self.num_classes, weights=self.weights, seed=seed)
+        return model.to(device)
 
 
-def note(message: object) -> None:
-    notices.print(f"note: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+@dataclass(frozen=True)
+class DataSource:
+    """Which data, and where they lie."""
+
+    panel: ClassVar[str] = "Data"
+    data: str = Option(..., metavar="DATA", help=f"{DATA_SETS}, digits, npz:PATH or folder:PATH (see the README).")
+    root: Path = ROOT
+    image_size: int | None = Option(None, help="Resize images to this side (bilinear, antialiased).")
+
+    def read(self) -> Data:
+        with notices.status(f"reading {self.data}"):
+            return rp.load_data(self.data, root=self.root, image_size=self.image_size)
 
 
-def network(
-    name: str,
-    weights: str | None,
-    num_classes: int | None,
-    seed: int = 0,
-    device: str = "cpu",
-    *,
-    layers_only: bool = False,
-) -> nn.Module:
-    """Random weights are mentioned, unless only the layers are asked for: on images such a network means little."""
-    if weights == TRAINED:
-        if name != "digits":
-            raise InputError(f"only digits is trained on the spot, not {name}; see `repairability finetune --help`")
-        return digits_network(load_data("digits")).to(device_of(device))
-    if weights is None and not layers_only:
-        more = ", or 'trained'" if name == "digits" else ""
-        note(f"{name} has random weights (seed {seed}); --weights takes a file or 'imagenet'{more}")
-    with notices.status(f"building {name}"):  # silent unless standard error is a terminal
-        return create_model(name, num_classes=num_classes, weights=weights, seed=seed).to(device_of(device))
+@dataclass(frozen=True)
+class LayerChoice:
+    """Which layers may be pruned."""
+
+    panel: ClassVar[str] = "Layers"
+    types: str = Option("conv", help="Layer types, comma-separated: conv (= conv2d), conv1d, conv3d, linear.")
+    skip: list[str] = Option(
+        [FIRST_CONV],
+        metavar="GLOB",
+        help=f"Layers to leave dense (repeatable). {FIRST_CONV}: the first conv; '' skips nothing.",
+    )
+    only: list[str] = Option(["*"], metavar="GLOB", help="Only these layers (repeatable).")
+
+    def settings(self) -> dict[str, Any]:
+        """As `prunable_layers` and `PruneConfig` take them."""
+        types = tuple(kind.strip() for kind in self.types.split(","))
+        return {"types": types, "skip": tuple(glob for glob in self.skip if glob), "only": tuple(self.only)}
+
+    def of(self, model: nn.Module) -> rp.Layers:
+        return rp.prunable_layers(model, **self.settings())
 
 
-def device_of(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {name!r} is not available here: {str(error).splitlines()[0]}") from error
-    return device
+@dataclass(frozen=True)
+class Machine:
+    """Where it is reckoned."""
+
+    panel: ClassVar[str] = "Machine"
+    device: str = DEVICE
+    threads: int | None = THREADS
+
+    def ready(self) -> torch.device:
+        """The device, once it is known to be there; the threads are set."""
+        import torch
+
+        use_threads(self.threads)
+        try:
+            device = torch.device(self.device)
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(f"device {self.device!r} is not available here: {str(error).splitlines()[0]}") from error
+        return device
+
+
+def draws(seed: int, seeds: int) -> range:
+    """The seeds of so many draws."""
+    if seeds < 1:
+        raise InputError(f"--seeds must be at least 1, not {seeds}")
+    return range(seed, seed + seeds)
 
 
 def use_threads(threads: int | None) -> None:
     if threads is not None:
+        import torch
+
         if threads < 1:
             raise InputError(f"--threads must be at least 1, not {threads}")
         torch.set_num_threads(threads)
 
 
-def layers_of(model: nn.Module, types: str, skip: list[str] | None, only: list[str] | None) -> Layers:
-    return prunable_layers(model, **layer_choice(types, skip, only))
-
-
-def layer_choice(types: str, skip: list[str] | None, only: list[str] | None) -> dict[str, Any]:
-    return {
-        "types": tuple(kind.strip() for kind in types.split(",")),
-        "skip": (FIRST_CONV,) if skip is None else tuple(pattern for pattern in skip if pattern),
-        "only": tuple(only) if only else ("*",),
-    }
-
-
-def read_data(name: str, root: Path, image_size: int | None) -> Data:
-    with notices.status(f"reading {name}"):
-        return load_data(name, root=root, image_size=image_size)
-
-
-def draw(data: Data, count: int, seed: int, more: int = 0) -> CalibrationSet:
+def calibration_images(data: Data, count: int, seed: int, more: int = 0) -> rp.CalibrationSet:
     """The statistics' images, as many of BatchNorm's as the training part has, and `more`; by seed, labels unread."""
+    from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES
+
     wanted = min(len(data.train), count + BN_BATCHES * BN_BATCH_SIZE + more)
     with notices.status("drawing calibration images"):
-        return CalibrationSet(data.unlabeled(wanted, seed), count=count)
+        return rp.CalibrationSet(data.unlabeled(wanted, seed), count=count)
 
 
 def check_classes(model: nn.Module, data: Data, name: str) -> None:
     """A head for other classes than the data's is a mistake worth naming before any work is done."""
+    from torch import nn
+
     heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if heads and heads[-1].out_features != data.classes:
         raise InputError(
@@ -145,37 +183,28 @@ def check_classes(model: nn.Module, data: Data, name: str) -> None:
         )
 
 
-def sparsities(text: str, what: str) -> list[float]:
+def sparsities_of(text: str, option: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:
-        raise InputError(f"{what} takes sparsities with commas between, such as 0.9,0.95, not {text!r}") from error
+        raise InputError(f"{option} takes sparsities with commas between, such as 0.9,0.95, not {text!r}") from error
 
 
-def read_diagnosis(file: Path | None) -> Diagnosis | None:
-    return None if file is None else Diagnosis.from_json(read_text(file))
+def rule_options(pairs: list[str] | None) -> dict[str, Any]:
+    """NAME=VALUE as a rule takes it: a value that is JSON means what JSON says, any other is text."""
+    options: dict[str, Any] = {}
+    for pair in pairs or ():
+        name, equals, text = pair.partition("=")
+        if not name or not equals:
+            raise InputError(f"--option takes NAME=VALUE, such as solver=exact, not {pair!r}")
+        if name in options:
+            raise InputError(f"--option {name} is given twice: {options[name]!r} and {text!r}")
+        try:
+            options[name] = json.loads(text)
+        except ValueError:
+            options[name] = text
+    return options
 
 
-def print_table(table: Table) -> None:
-    if sys.stdout.isatty():
-        Console().print(table.rich())
-    else:
-        print(table)
-
-
-def plain_table(table: Table) -> dict[str, Any]:
-    """A table for --json."""
-    return {
-        "title": table.title,
-        "columns": list(table.columns),
-        "rows": [list(row) for row in table.rows],
-        "caption": table.caption,
-    }
-
-
-def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
-
-
-def print_line(text: str) -> None:
-    print(text)
+def read_diagnosis(file: Path | None) -> rp.Diagnosis | None:
+    return None if file is None else rp.Diagnosis.from_json(read_text(file))

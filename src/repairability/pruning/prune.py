@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from torch import nn
 
@@ -22,7 +21,7 @@ from repairability.pruning.recipe import Recipe
 from repairability.pruning.result import PruneResult
 from repairability.repairs import RepairContext, RepairLike, Statistics, choose_masks, get_repair, measure_statistics
 from repairability.repairs.choose import Chooser
-from repairability.rules import RuleLike, allocate, get_rule
+from repairability.rules import RuleLike, allocate, get_rule, own_options
 from repairability.scores import ScoreLike, get_score
 
 
@@ -93,7 +92,7 @@ def prune_many(
     settings = config or PruneConfig()
     targets = [check_sparsity(s) for s in sparsities]
     recipes = [
-        Recipe(get_rule(rule), get_score(score), get_repair(repair), _own_options(rule, rules, settings.options))
+        Recipe(get_rule(rule), get_score(score), get_repair(repair), own_options(rule, rules, settings.options))
         for rule in rules
     ]
     session = Session(model, settings.layers(model), settings.calibration(images), targets, settings, curves)
@@ -106,20 +105,6 @@ def _results(session: Session, recipes: Sequence[Recipe]) -> Iterator[PruneResul
     for target in session.targets:
         for recipe in recipes:
             yield session.prune(recipe, target)
-
-
-def _own_options(rule: RuleLike, rules: Sequence[RuleLike], options: Mapping[str, Any]) -> dict[str, Any]:
-    """In a comparison, an option goes to the rules that take it; one that none takes is left to fail by name."""
-
-    def takes(given: RuleLike, name: str) -> bool:
-        known = get_rule(given).takes(options)
-        return known is None or name in known
-
-    return {
-        name: value
-        for name, value in options.items()
-        if takes(rule, name) or not any(takes(other, name) for other in rules)
-    }
 
 
 class Session:

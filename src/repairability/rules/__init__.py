@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -67,4 +67,18 @@ def allocate(
     return get_rule(rule)(layers, target, curves, **options)
 
 
-__all__ = ["PAPER_RULES", "RULES", "Rule", "RuleLike", "allocate", "get_rule"]
+def own_options(rule: RuleLike, rules: Sequence[RuleLike], options: Mapping[str, Any]) -> dict[str, Any]:
+    """In a comparison, an option goes to the rules that take it; one that none takes is left to fail by name."""
+
+    def takes(given: RuleLike, name: str) -> bool:
+        known = get_rule(given).takes(options)
+        return known is None or name in known
+
+    return {
+        name: value
+        for name, value in options.items()
+        if takes(rule, name) or not any(takes(other, name) for other in rules)
+    }
+
+
+__all__ = ["PAPER_RULES", "RULES", "Rule", "RuleLike", "allocate", "get_rule", "own_options"]

@@ -66,8 +66,8 @@ class Forced(Rule):
 
 
 def _pinned_layers(layers: Layers, pinned: Mapping[str, float]) -> dict[str, float]:
-    if not pinned:
-        raise InputError("rule 'forced' needs pinned layers, for example pinned={'*downsample*': 0.7}")
+    if not pinned or not isinstance(pinned, Mapping):
+        raise InputError(f"rule 'forced' needs pinned layers, such as pinned={{'*downsample*': 0.7}}, not {pinned!r}")
     fixed: dict[str, float] = {}
     for pattern, value in pinned.items():
         for name in layers.matching(pattern):

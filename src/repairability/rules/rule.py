@@ -25,12 +25,16 @@ class Rule:
     curves: bool | None = None
 
     def __call__(self, layers: Layers, sparsity: float, curves: Any = None, **options: Any) -> Allocation:
+        self.check(options)
+        return self.function(layers, sparsity, curves, **options)
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Refuse an option that the rule does not take."""
         known = self.takes(options)
         for name in options:
             if known is not None and name not in known:
                 takes = ", ".join(known) or "none"
                 raise InputError(f"rule {self.name!r} takes no option {name!r}; it takes: {takes}")
-        return self.function(layers, sparsity, curves, **options)
 
     def works_on_curves(self, options: Mapping[str, Any]) -> bool:
         """Whether, with these options, the rule needs measured curves."""

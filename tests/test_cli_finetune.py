@@ -13,8 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from repairability import create_model, evaluate, load_data
-from repairability.cli import learn
+from repairability import create_model, evaluate, load_data, training
 from repairability.models import pretrained
 from repairability.training import Epoch, finetune, finetuning
 from test_cli import run
@@ -116,7 +115,7 @@ def test_the_same_command_continues_after_ctrl_c(
     for name in files(place):
         Path(name).unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(learn, "finetune", interrupting(at))
+        patch.setattr(training, "finetune", interrupting(at))
         code, out, err = run(capsys, *SCRATCH)
     assert (code, out) == (130, "")
     assert "net.safetensors.partial holds the last whole epoch; the same command continues from it" in err
@@ -147,7 +146,7 @@ def test_other_settings_are_refused_until_restart(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(learn, "finetune", interrupting(1))
+        patch.setattr(training, "finetune", interrupting(1))
         run(capsys, *SCRATCH)
     code, out, err = run(capsys, *SCRATCH, "--rate", "0.1")
     assert (code, out) == (2, "")

@@ -1,0 +1,69 @@
+"""The verb allocate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typer import Option
+
+import repairability as rp
+from repairability._files import write_atomically
+from repairability.cli import options
+from repairability.cli.output import show
+
+if TYPE_CHECKING:
+    from repairability.tables import Table
+
+
+def verb(
+    network: options.Network,
+    choice: options.LayerChoice,
+    sparsity: float = options.SPARSITY,
+    rule: str = Option("erk", "--rule", "-r", help=f"One of {options.RULES}."),
+    compare: str = Option("", metavar="RULES", help="Several rules side by side: erk,lamp,uniform."),
+    option: list[str] | None = options.RULE_OPTIONS,
+    curves: Path | None = options.CURVES,
+    seed: int = options.SEED,
+    as_json: bool = options.AS_JSON,
+    csv: Path | None = Option(None, metavar="FILE", help="Also write the rows as CSV."),
+) -> None:
+    """Distribute a sparsity among the layers of MODEL.
+
+    Example: repairability allocate resnet18 --rule erk --sparsity 0.95
+
+    Example: repairability allocate resnet18 -s 0.95 --compare erk,lamp,uniform
+
+    Example: repairability allocate resnet18 -s 0.95 --rule forced --option 'pinned={"*downsample*": 0.7}'
+    """
+    from repairability.allocation import check_sparsity
+    from repairability.rules import get_rule, own_options
+    from repairability.tables import csv_text
+
+    check_sparsity(sparsity)
+    rules = [name.strip() for name in compare.split(",")] if compare else [rule]
+    given = options.rule_options(option)
+    own = {name: own_options(name, rules, given) for name in rules}
+    for name in rules:
+        get_rule(name).check(own[name])  # whatever can be refused is refused before the network is built
+    diagnosis = options.read_diagnosis(curves)
+    layers = choice.of(network.build(seed, layers_only=True))
+
+    plans = [rp.allocate(layers, sparsity=sparsity, rule=name, curves=diagnosis, **own[name]) for name in rules]
+    if csv:
+        write_atomically(csv, csv_text([row for plan in plans for row in plan.rows()]))
+    if compare:
+        show(as_json, {"allocations": [plan.to_dict() for plan in plans]}, _side_by_side(plans))
+    else:
+        show(as_json, plans[0].to_dict(), plans[0].table())
+
+
+def _side_by_side(plans: Sequence[rp.Allocation]) -> Table:
+    from repairability.tables import Table
+
+    first = plans[0]
+    rows = [(name, f"{first.totals[name]:,}", *(f"{plan[name]:.4f}" for plan in plans)) for name in first]
+    rows.append(("over the prunable weights", "", *(f"{plan.sparsity:.4f}" for plan in plans)))
+    rows.append(("over all weights", "", *(f"{plan.global_sparsity:.4f}" for plan in plans)))
+    return Table(("layer", "total", *(plan.rule for plan in plans)), rows)

@@ -1,0 +1,49 @@
+"""The verb diagnose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer import Option
+
+import repairability as rp
+from repairability._files import write_atomically
+from repairability.cli import options
+from repairability.cli.output import show
+
+GRID = "0.7,0.8,0.85,0.9,0.925,0.95,0.975"
+
+
+def verb(
+    network: options.Network,
+    source: options.DataSource,
+    choice: options.LayerChoice,
+    machine: options.Machine,
+    grid: str = Option(GRID, help="Sparsities to measure, with commas between."),
+    score: str = options.SCORE,
+    repair: str = options.REPAIR,
+    observe: str = options.OBSERVE,
+    count: int = options.COUNT,
+    seed: int = options.SEED,
+    as_json: bool = options.AS_JSON,
+    out: Path | None = Option(None, metavar="FILE", help="Write it: .json or .csv."),
+) -> None:
+    """Measure, layer by layer, the damage of pruning and how much of it a repair leaves.
+
+    One forward pass over unlabeled training images. The file that --out writes feeds allocate, prune and report. With
+    --repair reconstruct what is left after refitting the weights that --score would keep.
+
+    Example: repairability diagnose digits --data digits --out diagnosis.json
+    """
+    from repairability.repairs import get_repair
+    from repairability.scores import get_score
+
+    get_repair(repair)
+    get_score(score)
+    points = options.sparsities_of(grid, "--grid")
+    model = network.build(seed, machine.ready())
+    layers, images = choice.of(model), options.calibration_images(source.read(), count, seed)
+    diagnosis = rp.diagnose(model, images, grid=points, repair=repair, observe=observe, layers=layers, score=score)
+    if out:
+        write_atomically(out, diagnosis.to_csv() if out.suffix == ".csv" else diagnosis.to_json())
+    show(as_json, diagnosis.to_dict(), diagnosis.table())

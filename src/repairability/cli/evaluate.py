@@ -1,0 +1,48 @@
+"""The verb evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer import Option
+
+import repairability as rp
+from repairability.cli import options
+from repairability.cli.output import show, write_json
+
+
+def verb(
+    network: options.Network,
+    source: options.DataSource,
+    machine: options.Machine,
+    checkpoint: Path | None = Option(None, metavar="FILE", help="A pruned model that the verb prune wrote."),
+    limit: int | None = Option(None, help="Only the first so many test images."),
+    recalibrate: bool = Option(False, "--recalibrate", help="First recalibrate BatchNorm on unlabeled images."),
+    compare: bool = Option(
+        False, "--agreement", help="With --checkpoint: also compare its predictions with --weights' network."
+    ),
+    seed: int = options.SEED,
+    as_json: bool = options.AS_JSON,
+    out: Path | None = Option(None, metavar="FILE", help="Write the figures as JSON."),
+) -> None:
+    """Test accuracy of MODEL, or of a pruned checkpoint of it.
+
+    Example: repairability evaluate digits --weights trained --data digits
+    """
+    dense = network.build(seed, machine.ready())
+    tested = rp.load(checkpoint, dense).model if checkpoint else dense
+    data = source.read()
+    options.check_classes(tested, data, network.model)
+    if recalibrate:
+        from repairability.repairs import recalibrated
+
+        tested = recalibrated(tested, options.calibration_images(data, min(128, len(data.train)), seed))
+    metrics = rp.evaluate(tested, data.test.batches(limit=limit))
+    figures, tables = {"model": network.model, "data": data.name, **metrics.to_dict()}, [metrics.table()]
+    if compare:
+        agreement = rp.agreement(dense, tested, data.test.batches(limit=limit))
+        figures["agreement"] = agreement.to_dict()
+        tables.append(agreement.table())
+    if out:
+        write_json(out, figures)
+    show(as_json, figures, *tables)

@@ -1,0 +1,133 @@
+"""The verb sweep: run a study."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from typer import Argument, Option
+
+from repairability.cli import options
+from repairability.cli.output import note, notices, show
+from repairability.errors import InputError, unknown
+from repairability.progress import live
+
+if TYPE_CHECKING:
+    from repairability.experiments import Executor, Job, Record, Store, Study
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Where the runs are done."""
+
+    panel: ClassVar[str] = "Where it runs"
+    executor: str = Option("local", help=f"{options.EXECUTORS}: see above.")
+    workers: int = Option(2, help="For processes: how many.")
+    address: str | None = Option(None, help="For ray: of a running cluster ('auto': this machine's).")
+    gpus: float = Option(0.0, help="For ray: GPUs each job takes.")
+    retries: int = Option(3, help="How often a job whose worker died is tried again.")
+    device: str = options.DEVICE
+
+    def build(self) -> Executor:
+        from repairability.experiments import EXECUTORS, InProcess, Processes, RayCluster
+
+        if self.executor not in EXECUTORS:
+            raise unknown("executor", self.executor, EXECUTORS)
+        if self.workers < 1 or self.retries < 0:
+            numbers = f"{self.workers} and {self.retries}"
+            raise InputError(f"--workers must be at least 1 and --retries at least 0, not {numbers}")
+        if self.executor == "ray":
+            return RayCluster(self.address, self.gpus, self.retries)
+        return Processes(self.workers, self.retries + 1) if self.executor == "processes" else InProcess()
+
+
+def verb(
+    execution: Execution,
+    file: Path = Argument(..., metavar="STUDY", help="A study: studies/NAME.toml, or one of your own."),
+    store: Path = Option(Path("runs"), metavar="DIR", help="Where records go, and are looked for."),
+    files: list[Path] | None = Option(None, metavar="DIR", help="Where weights and NAME.npz data lie (repeatable)."),
+    root: Path = options.ROOT,
+    known: Path | None = Option(None, metavar="DIR", help="An archive (results/): its runs are copied instead of run."),
+    only: list[str] | None = Option(None, metavar="SETTING=VALUE", help="Only these cells, such as rule=rr."),
+    limit: int | None = Option(None, help="At most so many new runs."),
+    retry_failed: bool = Option(False, "--retry-failed", help="Run again what failed before."),
+    smoke: bool = Option(False, "--smoke", help="In seconds: random weights, 64 images; its figures mean nothing."),
+    dry_run: bool = Option(False, "--dry-run", help="Show the cells and their state; run none."),
+    as_json: bool = options.AS_JSON,
+) -> None:
+    """Run every cell of a study that has no record yet, then print its section of the report.
+
+    A second call resumes where the first stopped, however it stopped; several calls may share one store and divide the
+    work. local: one run after the other, here. processes: --workers at a time, each with its spec's own threads.
+    ray: on a cluster (needs the extra of that name).
+
+    Example: repairability sweep reproduction/studies/digits.toml --store runs
+    """
+    from repairability import experiments
+    from repairability.experiments.archive import archived_records, copy_known
+    from repairability.report.sections import get_section, study_section
+
+    where, executor = experiments.Files(files or (), root), execution.build()
+    for folder in where.folders:
+        if not folder.is_dir():
+            raise InputError(f"--files {folder}: there is no such folder")
+    read = experiments.read_study(file)
+    study = experiments.smoke(read) if smoke else read
+    for section in study.sections:
+        get_section(section)  # a name nobody knows is said before the runs, not after them
+    part = experiments.only(study, only) if only else study
+    records = experiments.Store(store)
+    archived = {} if known is None else archived_records(known)
+    with notices.status("looking at weights and data"):
+        jobs = [where.job(spec, store, execution.device) for spec in _by_network(part)]
+    if dry_run:
+        _show_plan(part, jobs, records, archived, as_json)
+        return
+    copied = copy_known(archived, records, [job.run_id for job in jobs])
+    settings: dict[str, Any] = {"retry_failed": retry_failed, "limit": limit, "part": part is not study}
+    with live(study.title) as update:
+        progress = experiments.sweep(
+            part,
+            jobs,
+            records,
+            executor=executor,
+            watch=lambda now: update(now.total - now.left, now.total, f"failed {now.failed}, running {now.running}"),
+            **settings,
+        )
+    finished, problems = records.read_all(records.members(study.name))
+    tables = study_section(study.sections, finished, smoke=study.smoke).tables
+    problems = [*progress.problems, *problems]
+    counts = {name: getattr(progress, name) for name in ("total", "known", "done", "elsewhere", "failed", "left")}
+    about = {"study": study.name, "store": str(store), **counts, "copied": copied, "problems": problems}
+    from_archive = f" ({copied} copied from {known})" if copied else ""
+    line = (
+        f"\n{study.name}: {progress.total} runs, {progress.known} known{from_archive}, {progress.done} done now, "
+        f"{progress.elsewhere} done elsewhere, {progress.failed} failed, {progress.left} left; records in {store}"
+    )
+    show(as_json, {**about, "tables": tables}, *tables, line=line)
+    for problem in [] if as_json else problems:
+        note(problem)
+    if progress.failed:
+        raise SystemExit(1)
+
+
+def _by_network(study: Study) -> list[Any]:
+    """Cells that share a network and images come together, so that each is loaded once."""
+    return sorted(study.specs, key=lambda s: (s.model, s.weights or "", s.data, s.image_size or 0, s.seed, s.count))
+
+
+def _show_plan(study: Study, jobs: list[Job], store: Store, archived: dict[str, Record], as_json: bool) -> None:
+    from repairability.tables import Table, percent
+
+    known = {run_id: f"{record.status}, archived" for run_id, record in archived.items()}
+    known |= {record.run_id: record.status for record in store.read_all([job.run_id for job in jobs])[0]}
+    shown = ("model", "data", "task", "rule", "repair", "sparsity", "seed", "count")
+    cells: list[dict[str, Any]] = []
+    for job in jobs:
+        settings = {name: getattr(job.spec, name) for name in shown}
+        cells.append({"run_id": job.run_id, "status": known.get(job.run_id, "to run"), **settings})
+    rows = [[percent(value) if name == "sparsity" else str(value) for name, value in cell.items()] for cell in cells]
+    to_run = sum(cell["status"] == "to run" for cell in cells)
+    table = Table(("run_id", "status", *shown), rows, study.title, f"{len(cells)} cells, {to_run} to run")
+    show(as_json, {"study": study.name, "cells": cells}, table)
