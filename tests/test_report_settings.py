@@ -50,16 +50,16 @@ def test_means_over_seeds_missing_cells_and_what_the_seconds_count() -> None:
 
 
 def test_networks_stand_apart_and_are_drawn() -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("altair")
     records = [run(0.5, model=model, repair=r) for model in ("resnet20", "resnet56") for r in ("bn", "cr+bn")]
     section = study_section("settings", records)
     assert [table.title for table in section.tables] == [
         f"{model} on CIFAR10: top-1 accuracy, %" for model in ("resnet20", "resnet56")
     ]
     assert list(section.figures) == ["settings_resnet20_on_cifar10", "settings_resnet56_on_cifar10"]
-    figure = section.figures["settings_resnet20_on_cifar10"]()
-    assert figure is not None
-    assert {line.get_label() for line in figure.axes[0].containers} == {"bn", "cr+bn"}
+    chart = section.figures["settings_resnet20_on_cifar10"]()
+    assert chart is not None
+    assert {row["name"] for row in chart.to_dict()["data"]["values"]} == {"bn", "cr+bn"}
 
 
 def test_options_and_grids_are_told_shortly() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from repairability.experiments.store import Record
-from repairability.report import figures
+from repairability.report import charts
 from repairability.report import tables as plain
 from repairability.report.estimates import Gap, gaps
 from repairability.report.tables import interval, short_percent
@@ -61,7 +61,7 @@ def fine_transition(records: Sequence[Record]) -> Section:
     ours = gap_cells(found, {"rr - erk": ("rr", "erk")})
     gap = compare("RR minus ERK in the transition, points, paired by seed", HEAD, ours, paper, note=note)
     shaded = {
-        f"transition_{file_name(group.place)}": partial(figures.accuracy, group.report, bands[group.place])
+        f"transition_{file_name(group.place)}": partial(charts.accuracy, group.report, bands[group.place])
         for group in found
     }
     return Section([accuracy, gap], shaded)
@@ -179,7 +179,7 @@ def fine_gaps(rule: str, against: str) -> dict[float, Number]:
 
 def drawn(kind: str, found: Sequence[Group]) -> dict[str, Draw]:
     """One figure per group; no gap where nothing is paired."""
-    draw = {"sweep": figures.accuracy, "gap": figures.gap}[kind]
+    draw = {"sweep": charts.accuracy, "gap": charts.gap}[kind]
     return {f"{kind}_{file_name(group.place)}": partial(draw, group.report) for group in found}
 
 

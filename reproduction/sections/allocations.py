@@ -14,7 +14,7 @@ from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
 from repairability.models import create_model
 from repairability.network.layers import prunable_layers
-from repairability.report import figures
+from repairability.report import charts
 from repairability.report.data import ReportData
 from repairability.report.estimates import Estimate, estimate
 from repairability.report.tables import short_percent
@@ -25,7 +25,7 @@ from reproduction.sections.groups import Group, allocation, cells, groups, layer
 from reproduction.sections.section import Draw, Key, Ours, Paper, Section, compare
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from altair import LayerChart
 
 PLACE = ("CIFAR100", 0.95)
 """What the paper's layerwise tables are of."""
@@ -197,7 +197,7 @@ def _levels(group: Group, s: float) -> dict[str, dict[str, Estimate]]:
     return found
 
 
-def _deviation(group: Group, s: float, levels: dict[str, dict[str, Estimate]]) -> Figure | None:
+def _deviation(group: Group, s: float, levels: dict[str, dict[str, Estimate]]) -> LayerChart | None:
     """The figure of mean deviations, with error bars over seeds."""
     totals = group.at(s, "rr")[0].result["totals"]
     n_all = group.at(s, "rr")[0].result["n_all"]
@@ -208,7 +208,7 @@ def _deviation(group: Group, s: float, levels: dict[str, dict[str, Estimate]]) -
     ]
     data = ReportData(group.place, group.model, group.data, projections=group.report.projections, allocations=plans)
     spread = {x: row["rr - erk"].error or 0.0 for x, row in shared.items()}
-    return figures.layerwise(data, s, spread if any(spread.values()) else None)
+    return charts.layerwise(data, s, spread if any(spread.values()) else None)
 
 
 def _correlations(first: dict[str, float], second: dict[str, float]) -> tuple[float, float] | None:

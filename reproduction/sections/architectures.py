@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from repairability.experiments.store import Record
-from repairability.report.estimates import estimate, gaps
-from repairability.report.payload import best
+from repairability.report.estimates import estimate, gaps, leaders
 from repairability.report.tables import short_percent
 from repairability.tables import Table
 from reproduction.paper import by_rule, number, paper_table, share
@@ -65,9 +64,7 @@ def architecture_summary(records: Sequence[Record]) -> Section:
     """Where RR is the best rule and where it beats ERK, for each network and data set."""
     ours: dict[Key, tuple[str, str]] = {}
     for group in groups(records):
-        first = [
-            rank["sparsity"] for rank in best(group.report) if "rr" in rank["first"][1].split(" = ") and rank["next"]
-        ]
+        first = [leader.sparsity for leader in leaders(group.report) if "rr" in leader.labels and leader.runner_up]
         above = [gap.sparsity for gap in gaps(group.report) if beyond_noise(gap)]
         ours[_place(group)] = (_listed(first), _listed(above))
     paper: dict[Key, tuple[str, str]] = {}

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from repairability.data import DATA_SETS
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
-from repairability.report.estimates import estimates
+from repairability.report.estimates import estimates, leaders
 from repairability.report.methods import ordered
-from repairability.report.payload import best
 from repairability.report.tables import short_percent
 from repairability.tables import Table
 from reproduction.sections.accuracies import drawn
@@ -100,8 +99,8 @@ def _dense(group: Group) -> tuple[str, str, str, str]:
 
 def _best(group: Group) -> str:
     """The half-way point of the highest mean at each sparsity, with the rules that have it on both sides."""
-    middle, ranks = _middle(group) or 0.0, best(group.report)
-    heights = {rank["sparsity"]: rank["first"][0].mean for rank in ranks}
-    rules = {rank["sparsity"]: rank["first"][1] for rank in ranks}
+    middle, ranks = _middle(group) or 0.0, leaders(group.report)
+    heights = {leader.sparsity: leader.estimate.mean for leader in ranks}
+    rules = {leader.sparsity: " = ".join(leader.labels) for leader in ranks}
     around = dict.fromkeys(rules[s] for s in crossing(heights, middle))
     return f"{halfway(heights, middle)} ({', '.join(around)})"

@@ -8,7 +8,7 @@ from functools import partial
 
 from repairability.detect import Transition
 from repairability.experiments.store import Record
-from repairability.report import figures
+from repairability.report import charts
 from repairability.report.data import ReportData
 from repairability.report.estimates import Estimate
 from repairability.report.tables import interval, short_percent
@@ -180,5 +180,5 @@ def _drawn(records: Sequence[Record], method: str) -> dict[str, Draw]:
         name = f"{method}_{file_name(f'{model} {data}')}"
         if record.spec.method == method and name not in made:
             report = ReportData(name, model, f"{data}, seed {record.spec.seed}", transition=_found(record).for_report())
-            made[name] = partial(figures.transition, report)
+            made[name] = partial(charts.transition, report)
     return made

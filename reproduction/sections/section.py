@@ -12,15 +12,15 @@ from repairability.tables import Table
 from reproduction.paper import Number
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from altair import LayerChart
 
 Key = tuple[str, ...]
 Ours = dict[Key, dict[str, Estimate]]
 Paper = dict[Key, dict[str, Number]]
 """Row labels -> column -> what stands there."""
 
-Draw = Callable[[], "Figure | None"]
-"""A figure that is drawn when somebody wants it: printing tables needs no matplotlib."""
+Draw = Callable[[], "LayerChart | None"]
+"""A figure that is drawn when somebody wants it: printing tables needs no altair."""
 
 KINDS = ("ours", "95 %", "paper", "difference")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from repairability.experiments.store import Record
-from repairability.report import figures
+from repairability.report import charts
 from repairability.report.data import ReportData
 from repairability.report.estimates import Estimate, estimate
 from repairability.report.tables import cell, short_percent
@@ -76,7 +76,7 @@ def _figure(model: str, data: str, runs: Sequence[Record]) -> Draw:
     top1 = runs[0].result.get("dense_top1")
     dense = None if top1 is None else {"top1": top1, "n": runs[0].result["n"]}
     report = ReportData(title=f"{model} on {data}", model=model, data=data, dense=dense, results=lines)
-    return partial(figures.accuracy, report)
+    return partial(charts.accuracy, report)
 
 
 def _varying(runs: Sequence[Record]) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from repairability._files import read_text
 from repairability.errors import InputError, unknown
 from repairability.experiments.store import Record, StudyEntry
-from repairability.report.figures import render
+from repairability.report.drawing import render
 from repairability.report.markup import to_markdown
 from repairability.report.store import overview
 from reproduction.sections import Section, study_section

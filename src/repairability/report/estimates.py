@@ -66,6 +66,16 @@ class Gap:
     estimate: Estimate
 
 
+@dataclass(frozen=True)
+class Leader:
+    """The highest mean at one sparsity, all methods that have it, and who comes next."""
+
+    sparsity: float
+    estimate: Estimate
+    labels: tuple[str, ...]
+    runner_up: tuple[Estimate, str] | None
+
+
 def sparsities(data: ReportData) -> list[float]:
     """The target sparsities of the results, rising."""
     return sorted({round(float(row["sparsity"]), 6) for row in data.results})
@@ -132,6 +142,18 @@ def gaps(data: ReportData, rule: str = "rr", against: str = "erk") -> list[Gap]:
             n = min(count for pair in pairs for _, count in pair)
             found.append(Gap(repair, s, Estimate(statistics.fmean(differences), error, len(pairs), n)))
     return found
+
+
+def leaders(data: ReportData) -> list[Leader]:
+    """For each sparsity the method with the highest mean top-1 (all of them, where they tie), and the next one."""
+    lines = estimates(data)
+    ranks = []
+    for s in sparsities(data):
+        ranking = sorted(((line[s], m.label) for m, line in lines.items() if s in line), key=lambda x: -x[0].mean)
+        top = ranking[0][0]
+        equal = tuple(label for other, label in ranking if math.isclose(other.mean, top.mean, abs_tol=1e-9))
+        ranks.append(Leader(s, top, equal, ranking[len(equal)] if len(equal) < len(ranking) else None))
+    return ranks
 
 
 def how_measured(found: Sequence[Estimate], measure: str = "top1") -> str:
