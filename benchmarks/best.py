@@ -14,9 +14,10 @@ from pathlib import Path
 
 from timing import machine
 
-from repairability import create_model, evaluate, load_data, prune
+from repairability import create_model, evaluate, load_data, prune, prune_best
+from repairability.calibration import HELD_OUT
 from repairability.pruning import PruneConfig
-from repairability.pruning.choose import BEST, HELD_OUT
+from repairability.pruning.choose import BEST
 from repairability.tables import Table
 
 IMAGES = 128 + 2560 + HELD_OUT
@@ -29,23 +30,15 @@ def main(shared: Path, folder: Path, sparsities: list[float], seed: int) -> Tabl
     rows = []
     for s in sparsities:
         start = time.perf_counter()
-        chosen = prune(model, images, sparsity=s, best=True)
+        chosen = prune_best(model, images, sparsity=s)
         spent = time.perf_counter() - start
         kept = {(x.rule, x.score, x.repair): x for x in chosen.trials}
         ours = evaluate(chosen.model, data.test.batches()).top1
         accuracies = []
-        for each in BEST:
-            names = (each.rule, str(each.score), str(each.repair))
-            settings = PruneConfig(options=each.options)
-            alone = prune(
-                model,
-                images[:-HELD_OUT],
-                sparsity=s,
-                rule=each.rule,
-                score=each.score,
-                repair=each.repair,
-                config=settings,
-            )
+        for recipe in BEST:
+            names = (str(recipe.rule), str(recipe.score), str(recipe.repair))
+            (rule, score, repair), config = names, PruneConfig(options=recipe.options)
+            alone = prune(model, images[:-HELD_OUT], sparsity=s, rule=rule, score=score, repair=repair, config=config)
             accuracies.append(evaluate(alone.model, data.test.batches()).top1)
             kl = kept[names].kl
             rows.append((f"{100 * s:g} %", *names, f"{kl:.4f}" if kl else "", f"{100 * accuracies[-1]:.2f}", "", ""))

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from timing import machine, seconds
 
-from repairability import PruneResult, create_model, evaluate, find_transition, load_data
+from repairability import PruneConfig, create_model, evaluate, find_transition, load_data, prune_many
 from repairability.detect import METHODS
+from repairability.detect.verdict import COMPARED
 from repairability.tables import Table
 from repairability.transition import consensus
 
@@ -35,6 +36,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
         "seeds": 1,
     },
 }
+CONFIG = PruneConfig(options={"floor": 0.0})  # ERK beyond 97.5 % too
 SWEEP = (0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.985)
 
 
@@ -63,26 +65,32 @@ def study(name: str, shared: Path, folder: Path, detectors: list[str]) -> list[t
     data = load_data(f"npz:{folder / about['data']}.npz", image_size=about["size"])
     test = list(data.test.batches(limit=1000))
     dense = evaluate(model, test).top1
+    rows: list[tuple[str, ...]] = []
+    transitions = []
+    for seed in range(about["seeds"] if "agreement" in detectors else 0):
+        images = data.unlabeled(3968, seed)
+        start = time.perf_counter()
+        transitions.append(find_transition(model, images, method="agreement", sparsities=SWEEP))
+        print(transitions[-1], f"\n{name} seed {seed}: {time.perf_counter() - start:.0f} s\n", flush=True)
     best: dict[float, float] = {}
-
-    def score(result: PruneResult) -> None:
+    for result in prune_many(model, data.unlabeled(2688, 0), sparsities=SWEEP, rules=COMPARED, config=CONFIG):
         target = float(result.allocation.target or 0)
         best[target] = max(best.get(target, 0.0), evaluate(result.model, test).top1)
-
-    rows: list[tuple[str, ...]] = []
-    found = []
-    for seed in range(about["seeds"] if "agreement" in detectors else 0):
-        images = data.unlabeled(3688, seed)
-        start = time.perf_counter()
-        watch = score if seed == 0 else None
-        found.append(find_transition(model, images, method="agreement", sparsities=SWEEP, watch=watch))
-        print(found[-1], f"\n{name} seed {seed}: {time.perf_counter() - start:.0f} s\n", flush=True)
     half = halfway(best, dense, 1 / about["classes"])
     print(f"{name}: dense {dense:.4f}, best rule after CR+BN {best}, half-way {half}", flush=True)
-    for seed, each in enumerate(found):
-        null = ", ".join(f"{k} {v:.2f}" for k, v in each.null.items())
+    for seed, transition in enumerate(transitions):
+        null = ", ".join(f"{k} {v:.2f}" for k, v in transition.null.items())
         rows.append(
-            (name, "agreement", str(seed), words(each.core), words(each.broad), null, distance(each.core, half), "")
+            (
+                name,
+                "agreement",
+                str(seed),
+                words(transition.core),
+                words(transition.broad),
+                null,
+                distance(transition.core, half),
+                "",
+            )
         )
     images = data.unlabeled(128, 0)
     with torch.no_grad():
@@ -90,23 +98,23 @@ def study(name: str, shared: Path, folder: Path, detectors: list[str]) -> list[t
     cores = []
     for seed in range(3 if "cts" in detectors else 0):
         images = data.unlabeled(128, seed)
-        each = find_transition(model, images)
+        transition = find_transition(model, images)
         cost = seconds(lambda: find_transition(model, images, null=False), 2) / one_pass  # noqa: B023
-        cores.append(each.core)
-        null = ", ".join(f"{k} {v:.2f}" for k, v in each.null.items())
+        cores.append(transition.core)
+        null = ", ".join(f"{k} {v:.2f}" for k, v in transition.null.items())
         rows.append(
             (
                 name,
                 "cts",
                 str(seed),
-                words(each.core),
-                words(each.broad),
+                words(transition.core),
+                words(transition.broad),
                 null,
-                distance(each.core, half),
+                distance(transition.core, half),
                 f"{cost:.1f}",
             )
         )
-        print(name, "cts", consensus(cores, each.sparsities), flush=True)
+        print(name, "cts", consensus(cores, transition.sparsities), flush=True)
     rows.append(
         (name, "half-way", "", "" if half is None else f"{100 * half:.1f}", "", f"dense {100 * dense:.1f}", "", "")
     )

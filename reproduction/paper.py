@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,8 @@ RULES = {
 }
 """The paper's columns and our rules."""
 
+Row = Mapping[str, str]
+
 
 @dataclass(frozen=True)
 class Number:
@@ -40,7 +43,7 @@ def paper_table(name: str) -> list[dict[str, str]]:
     """The rows of one table, such as "main_results"; every cell is text."""
     file = FOLDER / f"{name}.csv"
     if not file.is_file():
-        raise unknown("table of the paper", name, [each.stem for each in FOLDER.glob("*.csv")])
+        raise unknown("table of the paper", name, [table.stem for table in FOLDER.glob("*.csv")])
     with file.open(newline="", encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
 
@@ -59,22 +62,40 @@ def number(text: str) -> Number | None:
 
 def share(text: str) -> float:
     """A sparsity: '95.5%' -> 0.955."""
-    found = number(text)
-    if found is None:
+    printed = number(text)
+    if printed is None:
         raise InputError("an empty cell is no sparsity")
-    return round(found.mean / 100, 6)
+    return round(printed.mean / 100, 6)
 
 
 def interval(text: str) -> Interval | None:
     """'95.0-95.5%' -> (0.95, 0.955), '97.0%' -> (0.97, 0.97); None of 'not detected'."""
-    found = re.fullmatch(r"([\d.]+)(?:-([\d.]+))?%", text.strip())
-    if found is None:
-        return None
-    low, high = found[1], found[2] or found[1]
-    return share(low), share(high)
+    bounds = re.fullmatch(r"([\d.]+)(?:-([\d.]+))?%", text.strip())
+    return None if bounds is None else (share(bounds[1]), share(bounds[2] or bounds[1]))
 
 
-def by_rule(row: dict[str, str]) -> dict[str, Number]:
+def quantity(text: str) -> tuple[float, str]:
+    """A number and its unit: '7.23 min' -> (7.23, 'min'), '128' -> (128.0, '')."""
+    value, _, unit = text.partition(" ")
+    return float(value), unit
+
+
+def numbers(row: Row, columns: Mapping[str, str]) -> dict[str, Number]:
+    """Our name -> what stands in the paper's column; empty cells left out."""
+    cells = {name: number(row[column]) for name, column in columns.items()}
+    return {name: cell for name, cell in cells.items() if cell is not None}
+
+
+def by_rule(row: Row) -> dict[str, Number]:
     """The cells of a row that are a rule's, by our names; empty ones left out."""
-    found = {RULES[column]: number(text) for column, text in row.items() if column in RULES}
-    return {rule: each for rule, each in found.items() if each is not None}
+    return numbers(row, {RULES[column]: column for column in row if column in RULES})
+
+
+def setting(row: Row) -> tuple[str, float]:
+    """Data set and sparsity of a row, from 'CIFAR100 95%' or from two columns; a sweep without a data set is of
+    CIFAR100."""
+    if "Setting" in row:
+        data, text = row["Setting"].split()
+        return data, share(text)
+    (column,) = [name for name in ("Sparsity", "Target", "Target sparsity", "Sp.") if name in row]
+    return row.get("Dataset", "CIFAR100"), share(row[column])

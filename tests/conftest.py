@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from torch import Tensor, nn
 
 from repairability import create_model
@@ -63,12 +64,13 @@ def cifar10_file(shared: Path) -> Path:
     """CIFAR-10 as npz, laid out once into the project's cache by the shared script."""
     cache_folder = Path(__file__).parents[1] / ".cache" / "data"
     file = cache_folder / "cifar10.npz"
-    if not file.exists():
-        cache_folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, str(shared / "data" / "prepare.py"), str(cache_folder), "cifar10"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode or not file.exists():
-            pytest.skip(f"CIFAR-10 could not be laid out: {done.stderr.strip()[-200:]}")
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(cache_folder / ".lock"):  # tests run in several processes
+        if not file.exists():
+            command = [sys.executable, str(shared / "data" / "prepare.py"), str(cache_folder), "cifar10"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode or not file.exists():
+                pytest.skip(f"CIFAR-10 could not be laid out: {done.stderr.strip()[-200:]}")
     return file
 
 

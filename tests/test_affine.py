@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import reference
-from networks import small_net
 from repairability import (
     CalibrationSet,
     InputError,
@@ -29,10 +28,8 @@ from repairability import (
 )
 from repairability.algebra.sums import ChannelSums
 from repairability.masks import apply_masks_
-from repairability.network.layers import layers_named
 from repairability.network.trace import trace
-from repairability.repairs import AffineRepair, ChannelRepair, Response
-from repairability.repairs.response import respond
+from repairability.repairs import AffineRepair, ChannelRepair, RepairContext, Response
 from test_diagnostics import NORMS
 from test_sacred import FAULTS, complete_state, failing, same, users_model
 
@@ -151,7 +148,7 @@ def test_a_layer_alone_is_best_off_with_least_squares() -> None:
 def test_nothing_pruned_nothing_changed(match: str, build: Any) -> None:
     dense = build()
     own = copy.deepcopy(dense)
-    AffineRepair(match)(own, prunable_layers(own, types=EVERY), {}, calibration(), dense=dense)
+    AffineRepair(match)(RepairContext(own, prunable_layers(own, types=EVERY), dense, calibration()))
     for name, tensor in own.state_dict().items():
         torch.testing.assert_close(tensor, dense.state_dict()[name], rtol=1e-9, atol=1e-12, msg=name)
 
@@ -280,7 +277,7 @@ def test_nothing_to_scale(match: str, shifts: bool) -> None:
     b = torch.cat([zero, wave, zero, one, one, 1e-200 * wave], 1)
     sums = ChannelSums(1, 6)
     sums.update(a, b[None])
-    end = respond(AffineRepair(match), Response.begin(sums, torch.zeros(6).double(), None, shifts=shifts))
+    end = AffineRepair(match).respond(Response.begin(sums, torch.zeros(6).double(), None, shifts=shifts))
     gain, offset = end.gain[0].tolist(), end.offset[0].tolist()
     if shifts:
         assert gain == [1, 0, 1, 1, 1, 1]
@@ -367,6 +364,3 @@ def test_the_users_models_are_as_before(at: int, fault: BaseException | None, mo
 def test_clear_errors() -> None:
     with pytest.raises(InputError, match="match must be one of least_squares, moments, not 'mean'"):
         AffineRepair("mean")
-    net = small_net()
-    with pytest.raises(InputError, match="repair 'affine' compares with the dense network; call it with dense="):
-        AffineRepair()(net, layers_named(net, ["2"]), {}, calibration())

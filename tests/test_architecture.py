@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import ast
+import re
+import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
+import torch
+
+from repairability import create_model, prune
 
 SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
-    ["errors", "tables", "progress", "provenance", "_files", "_frames", "_torch", "_vision"],
+    ["errors", "naming", "tables", "progress", "provenance", "_files", "_frames", "_imports", "_torch", "_vision"],
     ["algebra", "curves", "allocation"],
     ["network"],
     ["calibration", "evaluation", "transition", "models", "data", "solvers", "masks"],
@@ -101,6 +108,11 @@ def test_optional_dependencies_enter_in_one_file_each(file: Path) -> None:
         assert room_of(file) == OPTIONAL.get(package, room_of(file)), f"import {package} through {OPTIONAL[package]}"
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
+def test_the_library_knows_nothing_of_the_reproduction(file: Path) -> None:
+    assert not [name for name in imports(ast.parse(file.read_text())) if name.split(".")[0] == "reproduction"]
+
+
 def test_the_second_opinion_imports_nothing_of_the_package() -> None:
     tree = ast.parse((Path(__file__).parent / "reference.py").read_text())
     assert not [name for name in imports(tree) if name.split(".")[0] in ("repairability", "conftest", "networks")]
@@ -126,3 +138,42 @@ def test_the_rules_can_fail() -> None:
     tree = ast.parse("import torch.nn\nfrom repairability import cli\nmodel.train()\nprint(1)\n")
     assert set(imports(tree)) == {"torch.nn", "repairability.cli"}
     assert set(calls(tree)) == {".train", "print"}
+
+
+def test_the_index_of_formulae_points_at_what_is_there() -> None:
+    """docs/concepts.md: every file, every function; and a label that stands there stands in the function's file too."""
+    page = (SOURCE.parents[1] / "docs" / "concepts.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1:-1] for line in page.split("## Where each formula stands")[1].splitlines() if "`" in line]
+    assert len(rows) >= 15
+    for _, labels, file, functions in (row for row in rows if len(row) == 4):
+        text = (SOURCE / file.strip(" `")).read_text(encoding="utf-8")
+        for name in re.findall(r"`([\w.]+)`", functions):
+            assert re.search(rf"(def|class) {name.split('.')[-1]}\b", text), f"{file}: {name}"
+        for label in re.findall(r"`((?:eq|alg):\w+)`", labels):
+            assert label in text, f"{file} does not carry {label}"
+
+
+def test_the_road_of_prune_is_the_one_in_the_docs() -> None:
+    """docs/architecture.md lists every module that the call enters, but shelf 0, in the order of entrance."""
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\d+\. `([\w/]+\.py)`", page, re.MULTILINE)
+    entered: dict[str, None] = {}
+
+    def watch(frame: FrameType, event: str, _: object) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(str(SOURCE)) and not frame.f_code.co_name.startswith("<"):
+            entered[str(Path(file).relative_to(SOURCE))] = None
+
+    model = create_model("digits")
+    images = torch.randn(140, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # BatchNorm cycles over few images
+        prune(model, images[:130], sparsity=0.9, rule="erk", repair="none")  # what is imported late is imported now
+        before = sys.getprofile()
+        sys.setprofile(watch)
+        try:
+            prune(model, images, sparsity=0.95)
+        finally:
+            sys.setprofile(before)
+    walked = [file for file in entered if SHELF[file.split("/")[0].removesuffix(".py")] and "models" not in file]
+    assert told == walked

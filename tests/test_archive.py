@@ -11,8 +11,7 @@ import pytest
 from repairability import InputError
 from repairability.experiments import Record, RunSpec, Store, StudyEntry
 from repairability.experiments.archive import DIGITS, archived_records, copy_known, read_archive, write_archive
-from reproduction.sections import SECTIONS, study_tables
-from test_report_studies import detected, failed, run, seeds
+from test_report_studies import SECTIONS, detected, failed, run, seeds, study_tables
 
 
 def rounded(value: Any) -> Any:
@@ -63,7 +62,7 @@ def stored(records: list[Record], folder: Path, *, smoke: bool = False) -> Store
     for record in records:
         store.write(record)
     ids = tuple(record.run_id for record in records)
-    store.write_study(StudyEntry("odd", 'Odd, "all" of them', "accuracy", "one\ntwo", (*ids, "missing"), smoke))
+    store.write_study(StudyEntry("odd", 'Odd, "all" of them', ("accuracy",), "one\ntwo", (*ids, "missing"), smoke))
     return store
 
 
@@ -125,7 +124,7 @@ def test_smoke_runs_stay_out_and_loose_runs_come_in(tmp_path: Path) -> None:
     store = stored([shared], tmp_path / "runs")
     for record in (loose, tried):
         store.write(record)
-    store.write_study(StudyEntry("odd-smoke", "", "accuracy", "", (shared.run_id, tried.run_id), smoke=True))
+    store.write_study(StudyEntry("odd-smoke", "", ("accuracy",), "", (shared.run_id, tried.run_id), smoke=True))
     write_archive(store, tmp_path / "kept")
     assert set(archived_records(tmp_path / "kept")) == {shared.run_id, loose.run_id}
     assert [entry.name for entry, _ in read_archive(tmp_path / "kept")] == ["odd"]

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import functools
 import itertools
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from repairability import CalibrationSet, InputError, PruneConfig, agreement, create_model, prune
-from repairability.pruning import choose as auto
-from repairability.pruning.choose import Candidate, clearly_less
-from repairability.pruning.result import Trial
+from repairability import CalibrationSet, InputError, PruneConfig, Recipe, agreement, create_model, prune, prune_best
+from repairability.pruning import choose
+from repairability.pruning.choose import BEST, TRIED_RULES, clearly_less
+from repairability.pruning.plan import Measurement
+from repairability.pruning.result import PruneResult, Trial
 from test_sacred import complete_state, same, users_model
 
 IMAGES = torch.randn(300, 3, 9, 9, generator=torch.Generator().manual_seed(2))
@@ -35,7 +38,7 @@ def model() -> nn.Module:
 
 def test_auto_takes_the_rule_that_agrees_most_on_images_held_out(model: nn.Module) -> None:
     found = prune(model, IMAGES, sparsity=0.8, rule="auto", repair="cr+bn-short", config=CONFIG)
-    assert [trial.rule for trial in found.trials] == list(auto.RULES)
+    assert [trial.rule for trial in found.trials] == list(TRIED_RULES)
     least = min((trial for trial in found.trials if trial.kl is not None), key=lambda trial: trial.kl or 0.0)
     assert found.allocation.rule == least.rule
     assert [trial for trial in found.trials if trial.chosen] == [least]
@@ -56,8 +59,8 @@ def test_rules_that_cannot_are_left_out_and_named(model: nn.Module) -> None:
 
 
 def test_best_says_what_it_tried(model: nn.Module) -> None:
-    found = prune(model, IMAGES, sparsity=0.7, best=True, config=CONFIG)
-    assert [(t.rule, t.score, t.repair) for t in found.trials] == [(c.rule, c.score, c.repair) for c in auto.BEST]
+    found = prune_best(model, IMAGES, sparsity=0.7, config=CONFIG)
+    assert [(t.rule, t.score, t.repair) for t in found.trials] == [(c.rule, c.score, c.repair) for c in BEST]
     (chosen,) = [trial for trial in found.trials if trial.chosen]
     assert (chosen.rule, chosen.score, chosen.repair) == (found.allocation.rule, found.score, found.repair)
     least = min((trial for trial in found.trials if trial.kl is not None), key=lambda trial: trial.kl or 0.0)
@@ -90,31 +93,71 @@ def test_a_later_candidate_must_be_better_beyond_noise() -> None:
     assert not clearly_less(broken, earlier, 0.0)
 
 
-def test_best_begins_nothing_after_its_budget(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_begins_nothing_after_its_seconds(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock jumps by 10 s at every look."""
     ticks = itertools.count(step=10.0)
-    monkeypatch.setattr(auto, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
-    monkeypatch.setattr(auto, "BEST", tuple(Candidate(rule, "magnitude", "none") for rule in ("erk", "lamp", "global")))
-    found = prune(model, IMAGES, sparsity=0.7, best=True, budget=45, config=CONFIG)
+    monkeypatch.setattr(choose, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    recipes = [Recipe(rule, "magnitude", "none") for rule in ("erk", "lamp", "global")]
+    found = prune_best(model, IMAGES, sparsity=0.7, candidates=recipes, seconds=45, config=CONFIG)
     assert [trial.kl is None for trial in found.trials] == [False, False, True]
-    assert "the budget of 45 s is spent" in found.trials[2].problem
+    assert "the 45 seconds are spent" in found.trials[2].problem
+
+
+def test_candidates_share_one_diagnosis(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that need the same curves measure them once; one conditioned on another repair measures its own."""
+    measured = []
+    original = Measurement.diagnose
+
+    def counting(self: Measurement, *args: Any) -> Any:
+        measured.append((self.repair.name, self.score.name))
+        return original(self, *args)
+
+    monkeypatch.setattr(Measurement, "diagnose", counting)
+    recipes = [
+        Recipe("rr", "magnitude", "cr"),
+        Recipe("residual", "activation", "cr"),
+        Recipe("lamp", "magnitude", "cr"),
+        Recipe("rr", "activation", "reconstruct"),
+    ]
+    result = prune_best(model, IMAGES, sparsity=0.7, candidates=recipes, config=CONFIG)
+    assert measured == [("cr", "magnitude"), ("reconstruct", "activation")]
+    assert all(trial.kl is not None for trial in result.trials)
+
+
+def test_auto_is_a_call_of_best_with_every_rule(model: nn.Module) -> None:
+    recipes = [Recipe(rule, "magnitude", "cr") for rule in TRIED_RULES]
+    ours = prune_best(model, IMAGES, sparsity=0.7, candidates=recipes, config=CONFIG, doubt=0.0)
+    auto = prune(model, IMAGES, sparsity=0.7, rule="auto", repair="cr", config=CONFIG)
+    assert auto.allocation == ours.allocation
+    assert [(x.rule, x.kl, x.chosen) for x in auto.trials] == [(x.rule, x.kl, x.chosen) for x in ours.trials]
+
+
+def test_what_could_not_be_made_is_said(model: nn.Module) -> None:
+    recipes = [Recipe("erk", options={"floor": 0.5}), Recipe("lamp", repair="none")]
+    with warnings.catch_warnings(record=True) as notices:
+        warnings.simplefilter("always")
+        result = prune_best(model, IMAGES, sparsity=0.9, candidates=recipes, config=CONFIG)
+    assert result.allocation.rule == "lamp"
+    assert any(
+        "the candidate erk, magnitude, cr+bn could not be made: ERK cannot reach" in str(x.message) for x in notices
+    )
 
 
 def test_clear_errors(model: nn.Module) -> None:
-    for given in ({"rule": "erk"}, {"score": "activation"}, {"repair": "bn"}):
-        with pytest.raises(InputError, match="best chooses rule, score and repair"):
-            prune(model, IMAGES, sparsity=0.7, best=True, **given)
-    with pytest.raises(InputError, match="the budget must be a positive number of seconds, not 0"):
-        prune(model, IMAGES, sparsity=0.7, best=True, budget=0)
+    for seconds in (0, -3, math.nan):
+        with pytest.raises(InputError, match=f"seconds must be a positive number, not {seconds}"):
+            prune_best(model, IMAGES, sparsity=0.7, seconds=seconds)
+    with pytest.raises(InputError, match="candidates is empty"):
+        prune_best(model, IMAGES, sparsity=0.7, candidates=[])
     with pytest.raises(InputError, match="holds images out: 50 leave 3 beside the 40"):
         prune(model, IMAGES[:50], sparsity=0.7, rule="auto", config=CONFIG)
     with pytest.raises(InputError, match="none of the rules erk, lamp, global, rr, residual takes an option 'pinned'"):
         prune(model, IMAGES, sparsity=0.7, rule="auto", config=PruneConfig(count=40, options={"pinned": {}}))
 
 
-@pytest.mark.parametrize("options", [{"rule": "auto", "repair": "cr+bn-short"}, {"best": True}])
-def test_the_users_model_is_sacred(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("verb", [prune_best, functools.partial(prune, rule="auto", repair="cr+bn-short")])
+def test_the_users_model_is_sacred(verb: Callable[..., PruneResult]) -> None:
     model = users_model()
     before = complete_state(model)
-    prune(model, IMAGES, sparsity=0.7, config=CONFIG, **options)
+    verb(model, IMAGES, sparsity=0.7, config=CONFIG)
     assert same(complete_state(model), before)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repairability.experiments import Store, read_study
-from reproduction.sections import SECTIONS, SMOKE
+from repairability.report.sections import SMOKE
 from test_cli_images import run
 from test_experiments import study_file
 
@@ -62,16 +62,6 @@ def test_the_page_of_a_store(smoke_store: Path, tmp_path: Path, capsys: pytest.C
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert f"wrote {page}" in out
     assert (tmp_path / "page" / "runs.csv").read_text().count("\n") > 10
-
-
-def test_every_section_has_its_study() -> None:
-    assert {file.stem for file in PAPER} - {"digits"} == set(SECTIONS) - {
-        "accuracy",
-        "boundaries",
-        "choice",
-        "settings",
-    }
-    assert {"boundaries", "choice"} <= {file.stem for file in OURS}
 
 
 @pytest.fixture

@@ -20,10 +20,13 @@ from repairability import (
     find_transition,
     prunable_layers,
 )
-from repairability.detect import cts, joint
+from repairability.detect import joint
 from repairability.detect.joint import _midpoints
 from repairability.detect.shuffled import median_overlap, named_again
-from repairability.detect.verdict import RULES, agreement_transition
+from repairability.detect.verdict import COMPARED, agreement_transition
+from repairability.pruning import PruneResult, choose
+from repairability.pruning.plan import Measurement
+from repairability.pruning.prune import Session
 from test_sacred import complete_state, same, users_model
 
 IMAGES = torch.randn(260, 1, 16, 16, generator=torch.Generator().manual_seed(2))
@@ -46,14 +49,14 @@ def model() -> nn.Module:
 
 
 def test_strict_costs_one_pass_whatever_the_sweep(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    passes = []
-    original = cts.diagnose
+    passes: list[Any] = []
+    original = Measurement.diagnose
 
-    def counting(*args: Any, **kwargs: Any) -> Any:
-        passes.append(kwargs["grid"])
-        return original(*args, **kwargs)
+    def counting(self: Measurement, *args: Any) -> Any:
+        passes.append(self.grid)
+        return original(self, *args)
 
-    monkeypatch.setattr(cts, "diagnose", counting)
+    monkeypatch.setattr(Measurement, "diagnose", counting)
     found = find_transition(model, IMAGES, null=False, config=CONFIG)
     assert len(passes) == 1
     assert len(passes[0]["layer3.1.conv2"]) > 10  # the paper's grid and ERK's own sparsities
@@ -113,9 +116,10 @@ def test_invariance_under_split_order_and_names(model: nn.Module) -> None:
 def test_the_null_says_when_there_is_no_information(model: nn.Module) -> None:
     """The network is random itself, so the detector must find the same on random weights of the same kind."""
     found = find_transition(model, IMAGES, config=CONFIG)
-    assert found.core is None or found.null.keys() == {"shuffled", "random weights"}
-    if found.core is not None and not found.informative:
-        assert "carries none" in found.advice
+    assert found.core is not None
+    assert found.null.keys() == {"shuffled", "random weights"}
+    assert not found.informative
+    assert "carries none" in found.advice
 
 
 def test_there_and_back(model: nn.Module) -> None:
@@ -189,44 +193,56 @@ def test_the_sweep_is_refined_where_agreement_falls() -> None:
     assert _midpoints(found) == [0.8]
 
 
-def test_on_a_network(model: nn.Module) -> None:
-    seen = []
-    found = find_transition(
-        model,
-        IMAGES,
-        method="agreement",
-        sparsities=[0.5, 0.9],
-        config=CONFIG,
-        watch=lambda r: seen.append(r.allocation),
-    )
+@pytest.fixture
+def pruned(monkeypatch: pytest.MonkeyPatch) -> list[PruneResult]:
+    """Every network that is pruned meanwhile."""
+    results: list[PruneResult] = []
+    original = Session.prune
+
+    def watching(self: Session, *args: Any) -> PruneResult:
+        results.append(original(self, *args))
+        return results[-1]
+
+    monkeypatch.setattr(Session, "prune", watching)
+    return results
+
+
+def test_on_a_network(model: nn.Module, pruned: list[PruneResult]) -> None:
+    found = find_transition(model, IMAGES, method="agreement", sparsities=[0.5, 0.9], null=False, config=CONFIG)
     assert found.sparsities == (0.5, 0.9)
-    assert [(a.target, a.rule) for a in seen] == [(s, rule) for s in (0.5, 0.9) for rule in RULES]
+    seen = [x.allocation for x in pruned]
+    assert [(a.target, a.rule) for a in seen] == [(s, rule) for s in (0.5, 0.9) for rule in COMPARED]
     assert {"erk", "lamp", "rr", "KL rr", "chance"} <= found.series.keys()
     assert Transition.from_json(found.to_json()) == found
     assert found.for_report()["series"].keys() == {"erk", "lamp", "rr", "chance"}
 
 
-def test_held_out_images_are_not_calibrated_on(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_images_are_not_calibrated_on(
+    model: nn.Module, pruned: list[PruneResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
     used = []
-    original = joint.logits_of
+    original = choose.logits_of
 
     def spy(network: nn.Module, batches: Any) -> list[Tensor]:
         used.append(torch.cat(list(batches)))
         return original(network, batches)
 
-    fingerprints = set()
-    monkeypatch.setattr(joint, "logits_of", spy)
-    find_transition(
-        model,
-        IMAGES,
-        method="agreement",
-        sparsities=[0.8],
-        config=CONFIG,
-        watch=lambda r: fingerprints.add(r.fingerprint),
-    )
+    monkeypatch.setattr(choose, "logits_of", spy)
+    find_transition(model, IMAGES, method="agreement", sparsities=[0.8], config=CONFIG)
     held = (260 - 64) // 3
     assert torch.equal(used[0], IMAGES[-held:])
-    assert fingerprints == {CalibrationSet(IMAGES[:-held], 64).fingerprint}
+    assert {x.fingerprint for x in pruned} == {CalibrationSet(IMAGES[:-held], 64).fingerprint}
+
+
+def test_a_calibration_set_says_how_many_images_the_statistics_take(
+    model: nn.Module, pruned: list[PruneResult]
+) -> None:
+    """Whatever the configuration's count is: that one is for images that are no set yet."""
+    find_transition(model, CalibrationSet(IMAGES, 100), method="agreement", sparsities=[0.8], null=False, config=CONFIG)
+    held = (260 - 100) // 3
+    assert {x.fingerprint for x in pruned} == {CalibrationSet(IMAGES[:-held], 100).fingerprint}
+    with pytest.raises(InputError, match="260 leave 20 beside the 200 of the statistics; give 290 or more"):
+        find_transition(model, CalibrationSet(IMAGES, 200), method="agreement", sparsities=[0.8], config=CONFIG)
 
 
 def agreed(points: list[float], **curves: list[float]) -> dict[float, dict[str, Agreement]]:
@@ -260,7 +276,7 @@ def test_the_points_left_out_of_the_null_do_not_count() -> None:
     asked, cases, seen = 0, 0, set()
     for _ in range(300):
         fall = np.clip(1.15 - np.linspace(0, random.uniform(0.3, 1.3), 9) ** 2, 0.08, 0.99)
-        noisy = {rule: np.clip(fall + random.normal(0, 0.04, 9), 0, 1).tolist() for rule in RULES}
+        noisy = {rule: np.clip(fall + random.normal(0, 0.04, 9), 0, 1).tolist() for rule in COMPARED}
         found = agreed(points, **noisy)
         core = agreement_transition(found).core
         if core is None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import reference
-from repairability import InputError, grams
+from repairability import InputError
+from repairability.algebra import grams
 from repairability.algebra.grams import solve_on_support
 from test_surgeon import problem, smooth_problem
 

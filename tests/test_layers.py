@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 from networks import Shared, linear_net, small_net
-from repairability import InputError, prunable_layers
+from repairability import InputError, allocate, apply_masks_, create_model, make_masks, prunable_layers
 from repairability.network.layers import layers_named
 
 
@@ -116,3 +118,41 @@ def test_masked_and_parametrized_weights_are_refused_by_name() -> None:
     for net, name in ((masked, "2"), (normed, "4"), (nn.Sequential(nn.LazyConv2d(4, 3)), "0")):
         with pytest.raises(InputError, match=f"the weight of layer '{name}' is not an ordinary parameter"):
             prunable_layers(net, skip=())
+
+
+def test_a_name_a_layer_and_a_slice(small_net: nn.Module) -> None:
+    layers = prunable_layers(small_net, skip=())
+    first = layers[0]
+    assert first.name in layers
+    assert first in layers
+    assert "nothing" not in layers
+    assert prunable_layers(create_model("networks:small_net", seed=1), skip=())[0] not in layers
+    assert layers[1:].names == layers.names[1:]
+    assert layers[::-1].names == layers.names  # in definition order, as every subset
+
+
+def test_the_same_layers_in_another_copy(small_net: nn.Module) -> None:
+    layers = prunable_layers(small_net)
+    other = copy.deepcopy(small_net)
+    theirs = layers.on(other)
+    assert theirs.names == layers.names
+    assert theirs.n_all == layers.n_all
+    assert all(x.weight is other.get_submodule(x.name).weight for x in theirs)
+    with pytest.raises(InputError, match="unknown layer"):
+        layers.on(nn.Sequential(nn.Identity()))
+
+
+def test_layers_that_are_not_chosen_are_not_looked_at(small_net: nn.Module) -> None:
+    """A weight-normed, lazy or nan layer matters only if it is to be pruned."""
+    model = nn.Sequential(*small_net.children(), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)))
+    model.append(nn.Linear(4, 4))
+    with torch.no_grad():
+        model[-1].weight.fill_(torch.nan)
+    plan = allocate(model, sparsity=0.5)
+    masks = make_masks(model, plan)
+    apply_masks_(model, masks)
+    assert all(int((model.get_submodule(name).weight == 0).sum()) == plan.pruned(name) for name in plan)
+    with pytest.raises(InputError, match="nan or inf"):
+        layers_named(model, [str(len(model) - 1)])
+    with pytest.raises(InputError, match="not an ordinary parameter"):
+        layers_named(model, [str(len(model) - 2)])

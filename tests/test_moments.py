@@ -8,7 +8,6 @@ from torch import nn
 
 from repairability.algebra.moments import InputMoments, LeastSquares
 from repairability.network.unfold import Geometry
-from repairability.repairs.reconstruct import refitted
 
 
 def test_any_split_gives_the_same_moments() -> None:
@@ -100,5 +99,5 @@ def test_the_ridge_grows_with_the_unknowns_per_sample() -> None:
         torch.testing.assert_close(added.diagonal(), (expected * given.gram[0].diagonal().mean()).expand(32))
         assert float(given.damped(0, 0.0).sub(given.gram[0]).abs().max()) < 1e-11
     everywhere = torch.ones(1, 1, 32, dtype=torch.bool)
-    blind = float((refitted(dataclasses.replace(scarce, samples=10**9), everywhere, 1e-3) - truth).norm())
-    assert float((refitted(scarce, everywhere, 1e-3) - truth).norm()) < 0.5 * blind
+    blind = float((dataclasses.replace(scarce, samples=10**9).refitted(everywhere, 1e-3) - truth).norm())
+    assert float((scarce.refitted(everywhere, 1e-3) - truth).norm()) < 0.5 * blind

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
 import warnings
 from collections.abc import Iterator
@@ -17,17 +19,22 @@ from repairability import (
     InputError,
     Layers,
     PruneConfig,
+    Recipe,
+    RepairContext,
     allocate,
+    apply_masks_,
+    choose_masks,
     create_model,
     diagnose,
     make_masks,
+    prunable_layers,
     prune,
     prune_many,
     repair_model,
 )
-from repairability.masks import apply_masks_
-from repairability.pruning import grid_for
+from repairability.pruning import grid_for, measurement_for, plan
 from repairability.rules import RULES
+from repairability.rules.measured import rr
 from test_sacred import complete_state, same, users_model
 
 pipeline = importlib.import_module("repairability.pruning.prune")  # the package holds the function of that name
@@ -88,14 +95,14 @@ def test_prints_what_was_done(model: nn.Module) -> None:
 def test_given_curves_nothing_is_measured_again(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     calibration = CalibrationSet(IMAGES, count=40)
     found = diagnose(model, calibration)
-    monkeypatch.setattr(pipeline, "diagnose", lambda *_, **__: pytest.fail("diagnosed again"))
+    monkeypatch.setattr(plan, "diagnose", lambda *_, **__: pytest.fail("diagnosed again"))
     monkeypatch.setattr(pipeline, "measure_statistics", lambda *_, **__: pytest.fail("measured again"))
     result = prune(model, calibration, sparsity=0.8, curves=found)
     assert result.diagnosis is found
 
 
 def test_rules_without_curves_never_diagnose(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "diagnose", lambda *_, **__: pytest.fail("diagnosed"))
+    monkeypatch.setattr(plan, "diagnose", lambda *_, **__: pytest.fail("diagnosed"))
     prune(model, IMAGES, sparsity=0.8, rule="lamp", config=CONFIG)
 
 
@@ -115,7 +122,7 @@ def test_prune_many_shares_one_diagnosis(model: nn.Module, monkeypatch: pytest.M
         calls.append(kwargs["grid"])
         return diagnose(*args, **kwargs)
 
-    monkeypatch.setattr(pipeline, "diagnose", counting)
+    monkeypatch.setattr(plan, "diagnose", counting)
     found = list(prune_many(model, IMAGES, sparsities=[0.6, 0.98], rules=["rr", "uniform", "raw"], config=CONFIG))
     assert len(calls) == 1
     assert calls[0][0] < 0.6 < 0.98 <= calls[0][-1]
@@ -180,11 +187,89 @@ def test_callables(model: nn.Module) -> None:
     def rule(layers: Layers, sparsity: float, curves: object = None) -> Allocation:
         return Allocation(dict.fromkeys(layers.names, 0.5), layers.totals, layers.n_all, "half", sparsity)
 
-    def repair(model: nn.Module, layers: Layers, statistics: Any, calibration: CalibrationSet) -> None:
-        assert set(statistics) == set(layers.names)
+    def repair(context: RepairContext) -> None:
+        assert set(context.statistics) == set(context.layers.names)
 
     result = prune(model, IMAGES, sparsity=0.5, rule=rule, repair=repair, config=CONFIG)
     assert (result.allocation.rule, result.repair) == ("half", "repair")
+
+
+def test_curves_that_are_given_reach_every_rule(model: nn.Module) -> None:
+    """A bare function says nothing of curves: it is handed those that are there; a partial of a rule works on them."""
+    calibration = CalibrationSet(IMAGES, count=40)
+    diagnosis = diagnose(model, calibration)
+    handed = []
+
+    def rule(layers: Layers, sparsity: float, curves: Any = None) -> Allocation:
+        handed.append(curves)
+        return allocate(layers, sparsity=sparsity, rule="erk")
+
+    result = prune(model, calibration, sparsity=0.8, rule=rule, repair="none", curves=diagnosis)
+    assert handed == [diagnosis]
+    assert result.diagnosis is diagnosis
+    for own in (functools.partial(RULES["rr"], solver="exact"), functools.partial(rr, solver="exact")):
+        result = prune(model, calibration, sparsity=0.8, rule=own, repair="none", curves=diagnosis)
+        assert result.allocation == allocate(model, sparsity=0.8, rule="rr", curves=diagnosis, solver="exact")
+    own = functools.partial(RULES["rr"], solver="exact")
+    assert prune(model, calibration, sparsity=0.8, rule=own, repair="cr+bn").diagnosis == diagnosis  # measured for it
+
+
+def test_an_allocation_in_place_of_a_rule(model: nn.Module) -> None:
+    ready = allocate(model, sparsity=0.8, rule="lamp")
+    ours = prune(model, IMAGES, rule=ready, config=CONFIG)
+    theirs = prune(model, IMAGES, sparsity=0.8, rule="lamp", config=CONFIG)
+    assert ours.allocation is ready
+    assert all(torch.equal(v, theirs.model.state_dict()[k]) for k, v in ours.model.state_dict().items())
+    with pytest.raises(InputError, match="for sparsity 0.8, and sparsity=0.7 was asked"):
+        prune(model, IMAGES, sparsity=0.7, rule=ready, config=CONFIG)
+    with pytest.raises(InputError, match="say how sparse"):
+        prune(model, IMAGES, rule="lamp", config=CONFIG)
+
+
+@pytest.mark.parametrize("score", ["magnitude", "activation", "second_order"])
+def test_what_prune_does_can_be_done_step_by_step(model: nn.Module, score: str) -> None:
+    calibration = CalibrationSet(IMAGES, count=40)
+    whole = prune(model, calibration, sparsity=0.8, score=score)
+    layers = prunable_layers(model)
+    diagnosis = diagnose(model, calibration, layers=layers)
+    plan = allocate(layers, sparsity=0.8, rule="rr", curves=diagnosis)
+    masks = choose_masks(model, plan, calibration, score=score)
+    pruned = copy.deepcopy(model)
+    apply_masks_(pruned, masks)
+    repaired = repair_model(model, pruned, calibration, repair="cr+bn")
+    assert all(torch.equal(mask, whole.masks[name]) for name, mask in masks.items())
+    for key, value in whole.model.state_dict().items():
+        torch.testing.assert_close(repaired.state_dict()[key], value, msg=key)
+
+
+def test_each_rule_of_a_comparison_gets_its_own_options(model: nn.Module) -> None:
+    """Also those of the rule that `forced` leaves the rest to."""
+    config = PruneConfig(count=40, options={"pinned": {"conv2": 0.5}, "rest": "rr", "solver": "exact", "floor": 0.0})
+    erk, forced = prune_many(model, IMAGES, sparsities=[0.8], rules=["erk", "forced"], repair="cr", config=config)
+    assert erk.allocation == allocate(model, sparsity=0.8, rule="erk", floor=0.0)
+    assert forced.allocation.rule == "forced(rr)"
+    assert forced.diagnosis is not None
+    alone = {name: value for name, value in config.options.items() if name != "floor"}
+    (single,) = prune_many(
+        model, IMAGES, sparsities=[0.8], rules=["forced"], repair="cr", config=PruneConfig(count=40, options=alone)
+    )
+    assert forced.allocation == single.allocation
+
+
+def test_one_place_decides_which_curves_are_measured() -> None:
+    def wanted(rule: Any, score: str = "magnitude", repair: str = "cr+bn", **config: Any) -> Any:
+        return measurement_for(
+            Recipe(rule, score, repair, config.pop("rule_options", {})), [0.9], PruneConfig(**config)
+        )
+
+    assert wanted("erk") is wanted("forced") is None
+    assert wanted("forced", rule_options={"rest": "rr"}) == wanted("rr")
+    assert wanted("rr", "second_order") == wanted("rr")  # only a refit's curves know of scores
+    assert wanted("rr", "second_order", "reconstruct").score.name == "second_order"
+    assert wanted("rr", "second_order", "reconstruct", conditioned_on="cr").repair.name == "cr"
+    assert wanted("rr", grid=(0.5, 0.95)).grid == (0.5, 0.95)
+    assert wanted("rr").grid == grid_for([0.9])
+    assert wanted("rr", observe="norm").observe == "norm"
 
 
 def test_few_images_are_said_to_cycle(model: nn.Module) -> None:
@@ -200,7 +285,7 @@ def test_the_users_model_is_sacred() -> None:
 
 
 @pytest.mark.parametrize(
-    "stage", ["diagnose", "measure_statistics", "allocate", "make_masks", "apply_masks_", "copy_of"]
+    "stage", ["diagnose", "measure_statistics", "allocate", "choose_masks", "apply_masks_", "copy_of"]
 )
 @pytest.mark.parametrize("fault", [KeyboardInterrupt(), RuntimeError("injected")])
 def test_a_failure_at_any_stage_changes_nothing(
@@ -212,7 +297,7 @@ def test_a_failure_at_any_stage_changes_nothing(
     def fail(*_: Any, **__: Any) -> None:
         raise fault
 
-    monkeypatch.setattr(pipeline, stage, fail)
+    monkeypatch.setattr(plan if stage == "diagnose" else pipeline, stage, fail)
     rule = "erk" if stage == "measure_statistics" else "rr"
     with pytest.raises(type(fault)):
         prune(model, IMAGES, sparsity=0.8, rule=rule, config=CONFIG)

@@ -26,9 +26,8 @@ from repairability._torch import output_hooks
 from repairability.algebra.moments import LeastSquares, filters_of
 from repairability.masks import apply_masks_, make_masks
 from repairability.network.trace import trace
-from repairability.repairs import Reconstruction
+from repairability.repairs import Reconstruction, RepairContext
 from repairability.repairs import reconstruct as module
-from repairability.repairs.reconstruct import refitted
 from repairability.repairs.walk import Station, walk
 from test_sacred import complete_state, same, users_model
 
@@ -193,7 +192,7 @@ def test_equals_literal_least_squares() -> None:
 def test_nothing_pruned_nothing_changed() -> None:
     dense = network()
     copied = copy.deepcopy(dense)
-    Reconstruction()(copied, prunable_layers(copied, types=EVERY), {}, calibration(), dense=dense)
+    Reconstruction()(RepairContext(copied, prunable_layers(copied, types=EVERY), dense, calibration()))
     for name, tensor in copied.state_dict().items():
         torch.testing.assert_close(tensor, dense.state_dict()[name], atol=1e-9, rtol=1e-9, msg=name)
 
@@ -214,14 +213,16 @@ def test_a_layers_own_error_never_grows(monkeypatch: pytest.MonkeyPatch) -> None
     """By optimality: error(refitted) + ridge |w - w_dense|^2 <= error(dense weights, masked)."""
     gains = []
 
+    refit = LeastSquares.refitted
+
     def checked(problem: LeastSquares, support: Tensor, ridge: float) -> Tensor:
-        fitted = refitted(problem, support, ridge)
+        fitted = refit(problem, support, ridge)
         before, after = problem.error(problem.weights * support), problem.error(fitted)
         assert bool((after <= before * (1 + 1e-9) + 1e-12).all())
         gains.append(float(after.sum() / before.sum()))
         return fitted
 
-    monkeypatch.setattr(module, "refitted", checked)
+    monkeypatch.setattr(LeastSquares, "refitted", checked)
     prune(network(), calibration(), sparsity=0.7, rule="erk", repair="reconstruct")
     assert len(gains) == 4
     assert min(gains) < 0.9  # and it does mend something
@@ -371,8 +372,6 @@ def test_clear_errors() -> None:
         prune(network(), calibration(), sparsity=0.5, score=3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="ridge must not be negative"):
         Reconstruction(ridge=-1)
-    with pytest.raises(InputError, match="compares with the dense network"):
-        Reconstruction()(network(), prunable_layers(network()), {}, calibration())
 
 
 def test_the_problem_of_a_station_is_that_of_its_layer() -> None:
@@ -397,3 +396,26 @@ def test_as_many_images_as_its_name_says(monkeypatch: pytest.MonkeyPatch) -> Non
     for wrong in ("cr@64", "reconstruct@", "reconstruct@many"):
         with pytest.raises(InputError, match=f"go with a reconstruction, as in 'reconstruct@256', not '{wrong}'"):
             prune(network(), calibration(), sparsity=0.5, repair=wrong)
+
+
+class WithAuxiliaryHead(nn.Module):
+    """A head that only training reaches, as in GoogLeNet, and a layer whose weight is no plain parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = network()
+        self.auxiliary = nn.Linear(4, 4)
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x)
+        return out + self.auxiliary(out[:, :4]).sum() if self.training else out
+
+
+def test_everything_is_refitted_but_what_is_never_reached() -> None:
+    model = WithAuxiliaryHead().double().eval()
+    result = prune(model, calibration(), sparsity=0.5, rule="erk", repair="reconstruct-all")
+    plain = prune(model.body, calibration(), sparsity=0.5, rule="erk", repair="reconstruct-all")
+    for name, tensor in plain.model.state_dict().items():
+        torch.testing.assert_close(result.model.state_dict()[f"body.{name}"], tensor, msg=name)
+    torch.testing.assert_close(result.model.get_parameter("auxiliary.weight"), model.auxiliary.weight)

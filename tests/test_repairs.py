@@ -14,7 +14,6 @@ from networks import Residual, small_net
 from repairability import (
     CalibrationSet,
     InputError,
-    Layers,
     allocate,
     create_model,
     make_masks,
@@ -23,7 +22,7 @@ from repairability import (
 )
 from repairability.masks import apply_masks_
 from repairability.network.layers import layers_named
-from repairability.repairs import REPAIRS, BatchNormRepair, ChannelRepair, get_repair, measure_statistics
+from repairability.repairs import REPAIRS, BatchNormRepair, ChannelRepair, RepairContext, get_repair, measure_statistics
 
 IMAGES = torch.randn(200, 3, 9, 9, generator=torch.Generator().manual_seed(2))
 
@@ -204,7 +203,7 @@ def test_repair_at_sparsity_zero_is_the_identity(dense: nn.Module) -> None:
     statistics = measure_statistics(dense, layers, calibration())
     for name in ("none", "cr", "cr-simultaneous"):
         own = copy.deepcopy(dense)
-        get_repair(name)(own, prunable_layers(own), statistics, calibration())
+        get_repair(name)(RepairContext(own, prunable_layers(own), dense, calibration(), statistics))
         for key, value in dense.state_dict().items():
             torch.testing.assert_close(own.state_dict()[key], value, rtol=1e-9, atol=0)
 
@@ -243,10 +242,11 @@ def test_with_cumulative_statistics_bn_undoes_cr() -> None:
 def test_a_callable_is_a_repair_and_gets_our_copy(dense: nn.Module) -> None:
     seen: list[Any] = []
 
-    def shift_(model: nn.Module, layers: Layers, statistics: Any, calibration: CalibrationSet) -> None:
-        seen.extend([model is dense, layers.names, sorted(statistics)])
+    def shift_(context: RepairContext) -> None:
+        seen.extend([context.model is dense, context.layers.names, sorted(context.statistics)])
+        assert context.dense is dense
         with torch.no_grad():
-            model.get_parameter("conv2.bias").add_(1)
+            context.model.get_parameter("conv2.bias").add_(1)
 
     pruned = pruned_copy(dense)
     found = repair_model(dense, pruned, calibration(), repair=shift_)
@@ -259,7 +259,19 @@ def test_chains_by_name() -> None:
     assert get_repair("cr+bn").name == "cr+bn"
     assert get_repair(" cr + bn-cumulative ").name == "cr+bn-cumulative"
     assert all(get_repair(name).name == name for name in REPAIRS)
-    assert ChannelRepair(shrinkage=0.5, tau=2.0, sequential=False).name == "cr-0.5-2.0-simultaneous"
+    assert get_repair("reconstruct@256").name == "reconstruct@256"
+    by_hand = ChannelRepair(shrinkage=0.5, tau=2.0, sequential=False)
+    assert by_hand.name == "ChannelRepair(shrinkage=0.5, tau=2.0, sequential=False)"
+    assert by_hand == ChannelRepair(0.5, 2.0, False, name="mine")  # a name is no setting
+
+
+def test_what_a_repair_needs_and_can_is_declared() -> None:
+    names = [*REPAIRS, "cr+bn", "reconstruct+bn", "bn+reconstruct"]
+    repairs = {name: get_repair(name) for name in names}
+    assert [x for x in names if repairs[x].needs_statistics] == [*(x for x in REPAIRS if x.startswith("cr")), "cr+bn"]
+    fitting = ["reconstruct", "reconstruct-all", "reconstruct+bn"]
+    assert [x for x in names if repairs[x].chooses_masks] == fitting
+    assert [x for x in names if repairs[x].fit is not None] == fitting
     with pytest.raises(
         InputError,
         match="unknown repair 'xyz'; known: affine, affine-moments, bn, bn-cumulative, bn-short, cr, cr-mean",
@@ -276,7 +288,7 @@ def test_clear_errors(dense: nn.Module) -> None:
         repair_model(dense, copy.deepcopy(dense), calibration())
     with pytest.raises(InputError, match="only one of them has 0"):
         repair_model(dense, small_net(), calibration())
-    with pytest.raises(InputError, match=r"layer 'head' is \(5, 7\) in the dense network and \(6, 7\) in the pruned"):
+    with pytest.raises(InputError, match=r"layer 'head' has shape \(5, 7\) here and \(6, 7\) in the other"):
         repair_model(dense, Residual(6).double(), calibration())
 
 

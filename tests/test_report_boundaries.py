@@ -11,11 +11,9 @@ import pytest
 from repairability import create_model, prunable_layers
 from repairability.experiments import RunSpec, read_study
 from repairability.experiments.store import Record
-from repairability.pruning import needs_curves
-from repairability.rules import allocate
-from reproduction.sections import study_tables
-from reproduction.sections.boundaries import classes_of, halfway
-from test_report_studies import failed, line, run, seeds
+from repairability.rules import allocate, get_rule
+from reproduction.sections.boundaries import classes_of, crossing
+from test_report_studies import failed, line, run, seeds, study_tables
 
 STUDIES = Path(__file__).parents[1] / "reproduction" / "studies"
 
@@ -33,7 +31,7 @@ STUDIES = Path(__file__).parents[1] / "reproduction" / "studies"
     ],
 )
 def test_half_way(points: dict[float, float], found: str) -> None:
-    assert halfway(points, 0.5) == found
+    assert str(crossing(points, 0.5)) == found
 
 
 def test_classes() -> None:
@@ -130,7 +128,7 @@ def specs(name: str) -> list[str]:
 
 
 def test_boundaries_runs_nothing_of_its_own() -> None:
-    """Field for field the cells of the other studies, and all of them."""
+    """The cells of the other studies, and all of them."""
     ours = ("resnet20", "resnet32", "resnet56", "vgg16_quarter", "beyond")
     names = (*(f"ours/{name}" for name in ours), "main_results", "fine_transition")
     others = [spec for name in names for spec in specs(name)]
@@ -151,7 +149,7 @@ def test_projections_in_the_transition_are_within_reach() -> None:
     found = read_study(STUDIES / "ours" / "projection_transition.toml").specs
     assert len(found) == 18
     for options in {str(spec.options): spec.options for spec in found}.values():
-        assert not needs_curves("forced", options)
+        assert not get_rule("forced").works_on_curves(options)
         plan = allocate(layers, sparsity=0.975, rule="forced", **options)
         (pinned,) = options["pinned"].values()
         assert plan["layer2.0.downsample.0"] == pinned
@@ -181,8 +179,3 @@ def test_the_regret_of_a_choice_without_labels() -> None:
     (table,) = study_tables("choice", [run(0.5, rule="erk")])
     assert not list(table.rows)
     assert "No runs that recorded an agreement." in table.caption
-
-
-def test_the_choice_is_made_over_the_cells_of_the_boundaries() -> None:
-    ours = STUDIES / "ours"
-    assert read_study(ours / "choice.toml").specs == read_study(ours / "boundaries.toml").specs

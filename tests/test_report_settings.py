@@ -8,7 +8,7 @@ import pytest
 
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
-from reproduction.sections import study_section, study_tables
+from test_report_studies import study_section, study_tables
 
 
 def run(top1: float, seconds: float = 1.0, **settings: Any) -> Record:
@@ -57,9 +57,9 @@ def test_networks_stand_apart_and_are_drawn() -> None:
         f"{model} on CIFAR10: top-1 accuracy, %" for model in ("resnet20", "resnet56")
     ]
     assert list(section.figures) == ["settings_resnet20_on_cifar10", "settings_resnet56_on_cifar10"]
-    chart = section.figures["settings_resnet20_on_cifar10"]()
-    assert chart is not None
-    assert {row["name"] for row in chart.to_dict()["data"]["values"]} == {"bn", "cr+bn"}
+    draw = section.figures["settings_resnet20_on_cifar10"]
+    assert draw() is not None
+    assert {row["rule"] for row in draw.args[0].results} == {"bn", "cr+bn"}  # what the chart is of
 
 
 def test_options_and_grids_are_told_shortly() -> None:

@@ -6,7 +6,8 @@ import itertools
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +15,44 @@ import pytest
 
 from repairability import InputError
 from repairability.detect import Transition
-from repairability.experiments.spec import RunSpec
-from repairability.experiments.store import Record, StudyEntry
-from repairability.report import FORMATS
+from repairability.experiments import Record, RunSpec, StudyEntry, read_study
+from repairability.experiments.study import section_name, tomllib
+from repairability.report import FORMATS, sections
 from repairability.report.estimates import Estimate
+from repairability.report.sections import SMOKE, Section
+from repairability.report.sections.groups import data_name, model_name
 from repairability.report.store import counts, write_store_report
 from repairability.tables import Table
 from reproduction import paper
 from reproduction.paper import Number, number, paper_table
-from reproduction.sections import SECTIONS, SMOKE, study_section, study_tables
+from reproduction.sections import accuracies, allocations, architectures, boundaries, choice, cost, detections
 from reproduction.sections.allocations import uncapped
-from reproduction.sections.groups import data_name, model_name
 
-STUDIES = sorted((Path(__file__).parents[1] / "reproduction" / "studies").glob("*.toml"))
+FOLDER = Path(__file__).parents[1] / "reproduction" / "studies"
+PAPER, OURS = sorted(FOLDER.glob("*.toml")), sorted(FOLDER.glob("ours/*.toml"))
+NAMED = [
+    section
+    for content in (tomllib.loads(file.read_text()) for file in PAPER + OURS)
+    for section in [content.get("section", "accuracy"), *content.get("sections", [])]
+]
+SECTIONS = {section_name(section): section for section in NAMED}
+"""Every section that a study names, by its short name."""
+
 LAYERS = {row["Layer"]: row for row in paper_table("layerwise_delta")}
 PROJECTIONS = [layer for layer in LAYERS if "downsample" in layer]
 TOTALS = {layer: 8_192 if layer in PROJECTIONS else 100_000 for layer in LAYERS}
 ABOUT = {"commit": "abc123", "hardware": "two cores", "host": "here", "seconds": {"diagnose": 30.0, "evaluate": 90.0}}
 RULES = ("global", "uniform", "raw", "residual", "rr", "erk", "lamp")
+DATA = ("cifar10", "cifar100")
 counter = itertools.count()
+
+
+def study_section(name: str, records: Sequence[Record], *, smoke: bool = False) -> Section:
+    return sections.study_section((SECTIONS[name],), records, smoke=smoke)
+
+
+def study_tables(name: str, records: Sequence[Record], *, smoke: bool = False) -> list[Table]:
+    return list(study_section(name, records, smoke=smoke).tables)
 
 
 def run(top1: float = 0.1, *, result: dict[str, Any] | None = None, **spec: Any) -> Record:
@@ -344,6 +364,53 @@ def test_cost_per_sparsity_point() -> None:
     assert line(stages, "diagnose")["sum, s"] == "120.00"
 
 
+def test_the_cost_of_a_reconstruction_on_fewer_images() -> None:
+    """It broke: the number of images belongs to the name of a repair, and not to the registry."""
+    table, _ = study_tables("diagnostic_cost", [run(rule="rr", repair="reconstruct@256+bn-short")])
+    assert line(table, "BN recalibration batches")["ours"] == "2"
+
+
+def test_a_section_shows_its_own_of_a_studys_runs_and_says_only_their_origin() -> None:
+    """main_results has more than paired_gap and layerwise show, fine_transition more than lamp_gap."""
+    other = {"commit": "def456", "hardware": "eight cores"}
+    records = [
+        run(0.2, rule=rule, sparsity=s, data=data) for rule in RULES for s in (0.935, 0.94, 0.95) for data in DATA
+    ]
+    records = [replace(r, provenance=other) if r.spec.rule not in ("rr", "erk") else r for r in records]
+    records.append(failed(rule="uniform"))
+    (gap,) = study_tables("paired_gap", records)
+    assert "Commit: abc123." in gap.caption
+    assert "failed" not in gap.caption
+    assert {row[0] for row in gap.rows if row[2]} == {"CIFAR10", "CIFAR100"}
+    (layers,) = study_tables("layerwise", records)
+    assert layers.title == "Sparsity of each layer, CIFAR100 at 95 %: RR against ERK"
+    assert "ResNet18 on CIFAR100 (dense 62.70 %). Commit: abc123." in layers.caption
+    (lamp,) = study_tables("lamp_gap", records)
+    assert "93.5 %" not in {row[1] for row in lamp.rows}
+    assert "def456, abc123" in lamp.caption or "abc123, def456" in lamp.caption
+    achieved, _ = study_tables("achieved_sparsity", records)
+    assert {row[1] for row in achieved.rows if row[2] == "ours"} == {"95 %"}
+    assert "lamp" not in achieved.columns
+    cost, _ = study_tables("diagnostic_cost", records)
+    assert line(cost, "Rules at each")["ours"] == "6: erk, global, raw, residual, rr, uniform"
+    assert "1 of 37 runs failed" in cost.caption
+
+
+def test_consistency_is_at_the_papers_sparsities_on_its_network_alone() -> None:
+    def measured(model: str) -> list[Record]:
+        ranks = (("rr", 0.5, 0.3), ("erk", 0.6, 0.2), ("lamp", 0.7, 0.1))
+        return [
+            run(top1, model=model, rule=rule, sparsity=s, result={"objective": j})
+            for s in (0.9, 0.95)
+            for rule, j, top1 in ranks
+        ]
+
+    (table,) = study_tables("consistency", measured("resnet18"))
+    assert [row[1] for row in table.rows] == ["94.5 %", "95 %", "95.5 %"]
+    (table,) = study_tables("consistency", measured("resnet20"))
+    assert [row[1] for row in table.rows] == ["90 %", "95 %"]
+
+
 def test_settings_that_differ_are_told_apart() -> None:
     records = [run(0.1, rule="rr", observe=observe) for observe in ("layer", "norm")]
     records += [run(0.1, rule="rr", options={"solver": "exact"})]
@@ -379,12 +446,24 @@ def test_tables_need_no_altair(monkeypatch: pytest.MonkeyPatch) -> None:
     assert study_tables("main_results", seeds((0.1, 0.2), rule="rr"))
 
 
-def test_an_unknown_section_is_refused() -> None:
-    with pytest.raises(InputError, match="did you mean main_results"):
-        study_tables("main_result", [])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("acuracy", "did you mean accuracy.*package.module:callable"),
+        ("reproduction.sections.accuracies:main_result", "did you mean main_results"),
+        ("reproduction.section:x", "cannot import 'reproduction.section' for the section"),
+        ("builtins:len", "returned int, not a Section"),
+    ],
+)
+def test_an_unknown_section_is_refused(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        sections.study_section((name,), [])
 
 
 # --- the store's page ---------------------------------------------------------------------------------------------
+
+
+TITLE = "The <script>alert(1)</script> transition"
 
 
 @pytest.fixture(scope="module")
@@ -399,10 +478,10 @@ def studies() -> list[tuple[StudyEntry, list[Record]]]:
     ids = tuple(record.run_id for record in records)
     return [
         (
-            StudyEntry("fine_transition", "The <script>alert(1)</script> transition", "fine_transition", "a & b", ids),
+            StudyEntry("fine_transition", TITLE, (SECTIONS["fine_transition"],), "a & b", ids),
             records,
         ),
-        (StudyEntry("layerwise-smoke", "Layers", "layerwise", "", (*ids, "gone"), smoke=True), records),
+        (StudyEntry("layerwise-smoke", "Layers", (SECTIONS["layerwise"],), "", (*ids, "gone"), smoke=True), records),
     ]
 
 
@@ -415,7 +494,7 @@ def test_the_page(studies: list[tuple[StudyEntry, list[Record]]], tmp_path: Path
     assert "was &lt;edited&gt;" in text
     assert "InputError: &lt;b&gt;no weights&lt;/b&gt;" in text
     assert "Fine transition on ResNet18, top-1 accuracy, %".replace(" %", "\N{NO-BREAK SPACE}%") in text
-    assert text.count("data-chart=") == 3
+    assert text.count("data-chart=") == 2
     assert "1 not there" in text
     assert SMOKE in text
     assert "abc123" in text
@@ -435,63 +514,44 @@ def test_the_other_formats(studies: list[tuple[StudyEntry, list[Record]]], tmp_p
 def test_an_empty_store(tmp_path: Path) -> None:
     (path,) = write_store_report([], [], tmp_path)
     assert "holds no study yet" in path.read_text()
-    assert counts(StudyEntry("x", "X", "main_results", "", ("a", "b")), []) == "0 of 2 runs done, 2 not there"
+    assert counts(StudyEntry("x", "X", ("accuracy",), "", ("a", "b")), []) == "0 of 2 runs done, 2 not there"
 
 
 # --- studies/*.toml -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def read() -> Callable[[str | Path], dict[str, Any]]:
-    tomllib = pytest.importorskip("tomllib", reason="tomllib came with Python 3.11")
-    folder = Path(__file__).parents[1] / "reproduction" / "studies"
-    return lambda name: tomllib.loads((folder / f"{Path(name).stem}.toml").read_text())
-
-
-def cells(study: dict[str, Any]) -> Iterator[RunSpec]:
-    for case in study.get("cases", [{}]):
-        for values in itertools.product(*study["axes"].values()):
-            cell = {**study["base"], **case, **dict(zip(study["axes"], values, strict=True))}
-            if not any(_matches(cell, each) for each in study.get("exclude", [])):
-                yield RunSpec.read(cell)
-
-
-def _matches(cell: dict[str, Any], exclusion: dict[str, Any]) -> bool:
-    return all(cell.get(x) in (values if isinstance(values, list) else [values]) for x, values in exclusion.items())
-
-
-@pytest.mark.parametrize("file", STUDIES, ids=lambda file: file.stem)
-def test_every_study_is_sound(file: Path, read: Callable[[str | Path], dict[str, Any]]) -> None:
-    study = read(file)
-    assert set(study) <= {"title", "section", "about", "base", "cases", "axes", "exclude"}
-    assert study["title"]
-    assert study["about"]
-    assert study["section"] in SECTIONS
-    specs = list(cells(study))
-    assert len({spec.model_dump_json() for spec in specs}) == len(specs) > 0
-    for spec in specs:
+@pytest.mark.parametrize("file", PAPER, ids=lambda file: file.stem)
+def test_every_study_is_sound(file: Path) -> None:
+    study = read_study(file)
+    assert study.title != study.name
+    assert study.about
+    for spec in study.specs:
         assert spec.weights in ("trained", f"{spec.model}_{spec.data}.safetensors")
 
 
 def test_every_section_has_its_study() -> None:
-    assert {file.stem for file in STUDIES} >= set(SECTIONS) - {"accuracy", "boundaries", "choice", "settings"}
+    """What returns a Section is one, and some study names it: here, and of the library's."""
+    modules = (accuracies, allocations, architectures, boundaries, choice, cost, detections)
+    made = {
+        f"{module.__name__}:{name}"
+        for module in modules
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and getattr(value, "__module__", "") == module.__name__
+        and getattr(value, "__annotations__", {}).get("return") == "Section"
+    }
+    assert set(SECTIONS.values()) == made | set(sections.SECTIONS)
+    assert len(made) == 21
 
 
-@pytest.mark.parametrize(
-    ("part", "whole"),
-    [
-        ("paired_gap", ["main_results"]),
-        ("achieved_sparsity", ["main_results"]),
-        ("lamp_gap", ["fine_transition"]),
-        ("raw_gap", ["fine_transition"]),
-        ("diagnostic_cost", ["fine_transition"]),
-        ("allocation_correlation", ["fine_transition"]),
-        ("layerwise", ["main_results"]),
-        ("erk_cap", ["layerwise"]),
-        ("majority_cores", ["cts_per_seed"]),
-        ("architecture_summary", ["main_results", "fine_transition", "vgg16_bn", "resnet34"]),
-    ],
-)
-def test_studies_share_their_runs(part: str, whole: list[str], read: Callable[[str | Path], dict[str, Any]]) -> None:
-    known = {spec.run_id({}) for name in whole for spec in cells(read(name))}
-    assert {spec.run_id({}) for spec in cells(read(part))} <= known
+def test_studies_stand_on_each_other_and_repeat_nothing() -> None:
+    """No study's own cells are all another's: such a study says runs_of, or is a section of the other."""
+    own = {
+        file.stem: {spec.model_dump_json() for spec in read_study(file).specs}
+        for file in PAPER + OURS
+        if "runs_of" not in tomllib.loads(file.read_text())
+    }
+    assert len(own) > 25
+    assert [(a, b) for a, b in itertools.permutations(own, 2) if own[a] <= own[b]] == []
+    summary = {spec.model_dump_json() for spec in read_study(FOLDER / "architecture_summary.toml").specs}
+    assert summary == own["main_results"] | own["fine_transition"] | own["vgg16_bn"] | own["resnet34"]

@@ -16,9 +16,8 @@ from repairability.report.charts import drawn_by, render
 from repairability.report.documents import Studies, renew, with_tables
 from repairability.report.markup import to_markdown
 from repairability.report.store import write_store_report
-from reproduction.sections import study_section, study_tables
 from test_cli_images import run as call
-from test_report_studies import failed, run
+from test_report_studies import SECTIONS, failed, run, study_section, study_tables
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "reproduction" / "results"
@@ -38,7 +37,7 @@ def results() -> Studies:
 
 
 def test_results_are_small(results: Studies) -> None:
-    assert results
+    assert results.given
     assert sum(file.stat().st_size for file in RESULTS.rglob("*") if file.is_file()) < MOST
 
 
@@ -73,7 +72,10 @@ def made_up() -> list[Record]:
 
 def entries(records: Sequence[Record]) -> list[StudyEntry]:
     ids = tuple(record.run_id for record in records)
-    return [StudyEntry(name, f"Of {name}", name, "", ids) for name in ("main_results", "fine_transition")]
+    return [
+        StudyEntry(name, f"Of {name}", (SECTIONS[name], *more), "", ids)
+        for name, more in (("main_results", ()), ("fine_transition", (SECTIONS["lamp_gap"],)))
+    ]
 
 
 @pytest.fixture
@@ -118,7 +120,7 @@ def test_the_list_of_studies(place: Path, capsys: pytest.CaptureFixture[str]) ->
     store = Store("runs")
     bad = failed(rule="raw")
     store.write(bad)
-    store.write_study(StudyEntry("third", "Third", "accuracy", "", (bad.run_id, "gone")))
+    store.write_study(StudyEntry("third", "Third", ("accuracy",), "", (bad.run_id, "gone")))
     code, out, err = call(capsys, "report", "--store", "runs", "--list", "--json")
     assert code == 0, err
     table = json.loads(out)
@@ -130,6 +132,17 @@ def test_the_list_of_studies(place: Path, capsys: pytest.CaptureFixture[str]) ->
     code, _, err = call(capsys, "report", "--store", "runs", "--into", "list.md")
     assert code == 0, err
     assert "| third | Third | 2 | 0 | 1 | 1 | 0.03 |" in Path("list.md").read_text()
+
+
+def test_the_tables_of_one_section(studies: Studies) -> None:
+    _, gap = study_tables("fine_transition", made_up())
+    (lamp,) = study_tables("lamp_gap", made_up())
+    made = {
+        mark: with_tables(f"<!-- study fine_transition {mark} -->\n<!-- end -->", studies)[0].split("\n\n", 1)[1]
+        for mark in ("lamp_gap", "lamp_gap 1", "3", "fine_transition 2", "2")
+    }
+    assert made["lamp_gap"] == made["lamp_gap 1"] == made["3"] == f"{to_markdown(lamp)}\n<!-- end -->"
+    assert made["fine_transition 2"] == made["2"] == f"{to_markdown(gap)}\n<!-- end -->"
 
 
 @pytest.mark.parametrize(
@@ -148,11 +161,19 @@ def test_the_list_of_studies(place: Path, capsys: pytest.CaptureFixture[str]) ->
         ("a\n<!-- end -->", "page, line 2: <!-- end --> closes nothing"),
         ("<!-- study main_results 2 -->\n<!-- end -->", "study main_results has tables 1 to 1, not 2"),
         (
-            "<!-- study main_results two -->\n<!-- end -->",
-            "line 1: a mark is study NAME, study NAME 2 or studies, not 'study main_results two'",
+            "<!-- study fine_transition lamp -->\n<!-- end -->",
+            "page, line 1: unknown section of fine_transition 'lamp'; did you mean lamp_gap",
         ),
-        ("<!-- study -->\n<!-- end -->", "a mark is study NAME, study NAME 2 or studies, not 'study'"),
-        ("<!-- studies 2 -->\n<!-- end -->", "a mark is study NAME, study NAME 2 or studies, not 'studies 2'"),
+        (
+            "<!-- study fine_transition lamp_gap 2 -->\n<!-- end -->",
+            "page, line 1: study fine_transition lamp_gap has tables 1 to 1, not 2",
+        ),
+        (
+            "<!-- study main_results two 1 2 -->\n<!-- end -->",
+            "line 1: a mark is studies or study NAME [SECTION] [NUMBER], not 'study main_results two 1 2'",
+        ),
+        ("<!-- study -->\n<!-- end -->", "a mark is studies or study NAME [SECTION] [NUMBER], not 'study'"),
+        ("<!-- studies 2 -->\n<!-- end -->", "a mark is studies or study NAME [SECTION] [NUMBER], not 'studies 2'"),
     ],
 )
 def test_wrong_marks(text: str, message: str, studies: Studies) -> None:
@@ -226,7 +247,7 @@ def test_tables_of_a_study_are_printed(store: str, place: Path, capsys: pytest.C
     both = ("--study", "fine_transition", "--study", "main_results", "--study", "fine_transition")
     code, out, _ = call(capsys, "report", "--store", store, *both, "--json")
     found = json.loads(out)["studies"]
-    assert [(each["study"], len(each["tables"])) for each in found] == [("fine_transition", 2), ("main_results", 1)]
+    assert [(each["study"], len(each["tables"])) for each in found] == [("fine_transition", 3), ("main_results", 1)]
     assert found[1]["tables"][0]["rows"] == [list(row) for row in main.rows]
     assert not Path("report.html").exists()
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +15,22 @@ from torch import nn
 import reference
 from conftest import torchvision_model
 from networks import small_net
-from repairability import Allocation, BudgetError, Curves, InputError, Layer, Layers, allocate, prunable_layers
+from repairability import (
+    Allocation,
+    BudgetError,
+    Curves,
+    Diagnosis,
+    InputError,
+    Layer,
+    Layers,
+    allocate,
+    prunable_layers,
+)
 from repairability.allocation import pruned_count, target_count
-from repairability.rules import RULES
+from repairability.rules import RULES, get_rule
 from repairability.rules.erk import erk_raw, erk_scale
 from repairability.rules.lamp import lamp_scores
+from repairability.rules.measured import rr
 
 Paper = Callable[[str], list[dict[str, str]]]
 DATA_FREE = ("uniform", "global", "erk", "lamp")
@@ -223,17 +235,15 @@ def test_rules_on_curves_use_the_grid_and_meet_the_budget(resnet18: nn.Module) -
 def test_a_diagnosis_offers_its_curves_by_name(small_net: nn.Module) -> None:
     layers = prunable_layers(small_net)
 
-    class Measured:
-        raw = curves_for(layers, 1, "raw")
-        rr = curves_for(layers, 2, "rr")
-
-    plan = allocate(layers, sparsity=0.9, rule="raw", curves=Measured())
-    assert plan == allocate(layers, sparsity=0.9, rule="raw", curves=Measured.raw)
+    raw, residual, rr = (curves_for(layers, seed, name) for seed, name in enumerate(("raw", "residual", "rr"), 1))
+    diagnosis = Diagnosis(raw, residual, rr, repair="cr", observe="layer", images=1, fingerprint="")
+    plan = allocate(layers, sparsity=0.9, rule="raw", curves=diagnosis)
+    assert plan == allocate(layers, sparsity=0.9, rule="raw", curves=raw)
     assert plan.rule == "raw"
-    with pytest.raises(InputError, match="'residual' needs Curves"):
-        allocate(layers, sparsity=0.9, rule="residual", curves=Measured())
-    with pytest.raises(InputError, match="rule 'rr' was given the curves of 'raw'"):
-        allocate(layers, sparsity=0.9, rule="rr", curves=Measured.raw)
+    with pytest.raises(InputError, match="'residual' needs Curves.*not dict"):
+        allocate(layers, sparsity=0.9, rule="residual", curves={})
+    with pytest.raises(InputError, match="curves of 'rr' are needed, and those of 'raw' were given"):
+        allocate(layers, sparsity=0.9, rule="rr", curves=raw)
 
 
 def test_a_callable_is_a_rule(small_net: nn.Module) -> None:
@@ -243,6 +253,33 @@ def test_a_callable_is_a_rule(small_net: nn.Module) -> None:
     assert allocate(small_net, sparsity=0.5, rule=halves).sparsity == 0.5
     plan = allocate(small_net, sparsity=0.5, rule="forced", pinned={"2": 0.5}, rest=halves)
     assert plan.rule == "forced(halves)"
+
+
+def test_a_partial_of_a_rule_is_a_rule(small_net: nn.Module) -> None:
+    """Of the registry's rule it knows what that needs; of a bare function, that curves are handed on."""
+    layers = prunable_layers(small_net)
+    curves = curves_for(layers, 2, "rr")
+    exact = allocate(layers, sparsity=0.9, rule="rr", curves=curves, solver="exact")
+    for rule in (functools.partial(RULES["rr"], solver="exact"), functools.partial(rr, solver="exact")):
+        assert allocate(layers, sparsity=0.9, rule=rule, curves=curves) == exact
+    assert get_rule(functools.partial(RULES["rr"], solver="exact")).works_on_curves({})
+    assert get_rule(functools.partial(RULES["forced"], rest="rr")).works_on_curves({})
+    assert not get_rule(functools.partial(RULES["erk"], floor=0.0)).works_on_curves({})
+
+
+def test_what_a_rule_takes_and_needs_is_declared() -> None:
+    assert RULES["erk"].takes({}) == ("cap", "floor")
+    assert RULES["forced"].takes({"rest": "rr"}) == ("pinned", "rest", "solver")
+    assert RULES["forced"].takes({}) == ("pinned", "rest", "cap", "floor")
+    assert [name for name, rule in RULES.items() if rule.works_on_curves({})] == ["raw", "residual", "rr"]
+    assert RULES["forced"].works_on_curves({"rest": "residual"})
+
+
+def test_an_allocation_in_place_of_a_rule(small_net: nn.Module) -> None:
+    plan = allocate(small_net, sparsity=0.8, rule="lamp")
+    assert allocate(small_net, sparsity=0.8, rule=plan) is plan
+    with pytest.raises(InputError, match="made for other layers"):
+        allocate(prunable_layers(small_net, skip=()), sparsity=0.8, rule=plan)
 
 
 def test_allocation_changes_nothing(small_net: nn.Module) -> None:

@@ -37,18 +37,15 @@ def close(one: ChannelSums, two: ChannelSums, rtol: float) -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(1, SAMPLES - 1), max_size=4), st.permutations(range(SAMPLES)), st.booleans())
-def test_any_split_order_or_merge_agrees(cuts: list[int], order: list[int], merge: bool) -> None:
+@given(st.lists(st.integers(1, SAMPLES - 1), max_size=4), st.permutations(range(SAMPLES)))
+def test_any_split_and_order_agrees(cuts: list[int], order: list[int]) -> None:
     a, b = activations()
     whole = summed(a, b)
     edges = [0, *sorted(set(cuts)), SAMPLES]
     parts = ChannelSums(LEVELS, CHANNELS)
     for start, end in itertools.pairwise(edges):
         index = order[start:end]
-        if merge:
-            parts.merge(summed(a[index], b[:, index]))
-        else:
-            parts.update(a[index], b[:, index])
+        parts.update(a[index], b[:, index])
     close(parts, whole, 1e-9)
     torch.testing.assert_close(parts.distance(), whole.distance(), rtol=1e-9, atol=0)
 
@@ -103,5 +100,3 @@ def test_clear_errors() -> None:
         summed(a[:, :2], b)
     with pytest.raises(InputError, match="pruned activations must be"):
         summed(a, b[:2])
-    with pytest.raises(InputError, match="same layer"):
-        summed(a, b).merge(summed(a, b, scale=torch.full((CHANNELS,), 2.0)))

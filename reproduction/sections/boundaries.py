@@ -4,60 +4,67 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from repairability.data import DATA_SETS
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
 from repairability.report.estimates import estimates, leaders
 from repairability.report.methods import ordered
+from repairability.report.sections.accuracy import sweeps
+from repairability.report.sections.gaps import gap_table
+from repairability.report.sections.groups import Group, data_name, groups
+from repairability.report.sections.section import Section, measured
 from repairability.report.tables import short_percent
 from repairability.tables import Table
-from reproduction.sections.accuracies import drawn
-from reproduction.sections.gaps import gap_table
-from reproduction.sections.groups import Group, data_name, groups
-from reproduction.sections.section import Section, measured
 
 HEAD = ("network", "classes", "dense, %", "half-way, %")
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where accuracies over sparsities first fall through a height: between two points of the sweep, `below` the first
+    of them or `above` the last."""
+
+    sparsity: float
+    around: tuple[float, ...]
+    side: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.side} {short_percent(self.sparsity)}" if self.side else f"{100 * self.sparsity:.1f} %"
 
 
 def boundaries(records: Sequence[Record]) -> Section:
     """Half-way points of every rule on every network, and rr against each other rule."""
-    found = groups(records)
-    rows = [(group, _halfways(group)) for group in found]
-    columns = ordered(rule for _, row in rows for rule in row)
-    lines = [
-        (*_dense(group), *(row.get(rule, "") for rule in columns), _best(group) if row else "") for group, row in rows
+    networks = groups(records)
+    halfways = [_halfways(group) for group in networks]
+    columns = ordered(rule for row in halfways for rule in row)
+    rows = [
+        (*_dense(group), *(str(row.get(rule, "")) for rule in columns), _best(group) if row else "")
+        for group, row in zip(networks, halfways, strict=True)
     ]
-    every = [each for group in found for points in estimates(group.report).values() for each in points.values()]
+    cells = [cell for group in networks for points in estimates(group.report).values() for cell in points.values()]
     caption = (
         "The target sparsity at which the mean accuracy over seeds falls through half-way between dense and chance "
         "(1 / classes), linear between the sparsities of the sweep; 'above' the last of them where it never falls that "
         "far, 'below' the first where it is there already. Best: of the highest mean at each sparsity, and which "
-        f"rules have it around the crossing. {measured(every)}"
+        f"rules have it around the crossing. {measured(cells)}"
     )
     title = "Half-way between dense and chance: the sparsity each rule reaches"
-    table = Table((*HEAD, *columns, "best"), lines, title, caption)
-    return Section([table, gap_table(found)], drawn("sweep", found))
+    table = Table((*HEAD, *columns, "best"), rows, title, caption)
+    return Section([table, gap_table(networks)], sweeps(networks))
 
 
-def halfway(points: Mapping[float, float], middle: float) -> str:
-    """Where accuracies over sparsities first fall through `middle`."""
-    around = crossing(points, middle)
-    if len(around) == 1:
-        return f"{'below' if points[around[0]] < middle else 'above'} {short_percent(around[0])}"
-    s, t = around
-    return f"{100 * (s + (t - s) * (points[s] - middle) / (points[s] - points[t])):.1f} %"
-
-
-def crossing(points: Mapping[float, float], middle: float) -> tuple[float, ...]:
-    """The sparsities on both sides; the first alone where the fall came before it, the last where it never comes."""
+def crossing(points: Mapping[float, float], middle: float) -> Crossing:
+    """Where accuracies over sparsities first fall through `middle`, linear between the points."""
     rising = sorted(points)
     if points[rising[0]] < middle:
-        return (rising[0],)
-    for pair in itertools.pairwise(rising):
-        if points[pair[1]] < middle:
-            return pair
-    return (rising[-1],)
+        return Crossing(rising[0], (rising[0],), "below")
+    for s, t in itertools.pairwise(rising):
+        if points[t] < middle:
+            return Crossing(s + (t - s) * (points[s] - middle) / (points[s] - points[t]), (s, t))
+    return Crossing(rising[-1], (rising[-1],), "above")
 
 
 def classes_of(spec: RunSpec) -> int | None:
@@ -77,12 +84,12 @@ def _middle(group: Group) -> float | None:
     return None if classes is None or dense is None else (float(dense["top1"]) + 1 / classes) / 2
 
 
-def _halfways(group: Group) -> dict[str, str]:
+def _halfways(group: Group) -> dict[str, Crossing]:
     middle = _middle(group)
     if middle is None:
         return {}
     return {
-        method.label: halfway({s: each.mean for s, each in points.items()}, middle)
+        method.label: crossing({s: point.mean for s, point in points.items()}, middle)
         for method, points in estimates(group.report).items()
     }
 
@@ -91,16 +98,15 @@ def _dense(group: Group) -> tuple[str, str, str, str]:
     middle, dense = _middle(group), group.report.dense
     return (
         group.place,
-        str(classes_of(group.records[0].spec) or "unknown"),
-        "unknown" if dense is None else f"{100 * dense['top1']:.2f}",
-        "unknown" if middle is None else f"{100 * middle:.2f}",
+        str(classes_of(group.records[0].spec) or UNKNOWN),
+        UNKNOWN if dense is None else f"{100 * dense['top1']:.2f}",
+        UNKNOWN if middle is None else f"{100 * middle:.2f}",
     )
 
 
 def _best(group: Group) -> str:
     """The half-way point of the highest mean at each sparsity, with the rules that have it on both sides."""
-    middle, ranks = _middle(group) or 0.0, leaders(group.report)
-    heights = {leader.sparsity: leader.estimate.mean for leader in ranks}
-    rules = {leader.sparsity: " = ".join(leader.labels) for leader in ranks}
-    around = dict.fromkeys(rules[s] for s in crossing(heights, middle))
-    return f"{halfway(heights, middle)} ({', '.join(around)})"
+    ranks = {rank.sparsity: rank for rank in leaders(group.report)}
+    halfway = crossing({s: rank.estimate.mean for s, rank in ranks.items()}, _middle(group) or 0.0)
+    rules = dict.fromkeys(" = ".join(ranks[s].labels) for s in halfway.around)
+    return f"{halfway} ({', '.join(rules)})"

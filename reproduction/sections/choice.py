@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from statistics import mean
 
 from repairability.experiments.store import Record
-from repairability.report.tables import short_percent
+from repairability.report.sections.groups import groups
+from repairability.report.sections.section import Section
+from repairability.report.tables import label
 from repairability.tables import Table
-from reproduction.sections.groups import groups
-from reproduction.sections.section import Section
 
+HEAD = ("network", "sparsity", "chosen", "its top-1, %", "best, %", "regret", "worst", "best minus worst rule")
 TITLE = "A rule chosen without labels: what the choice loses, points of top-1 accuracy"
 
 
@@ -18,38 +19,26 @@ def choice(records: Sequence[Record]) -> Section:
     """Per network and sparsity, over seeds: the rule with the least mean KL to the dense network on held-out images,
     against the best of all rules by test accuracy.
     """
-    lines: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     every: list[float] = []
     for group in groups(records):
         cells: dict[float, dict[int, list[Record]]] = {}
         for record in group.records:
-            if record.status == "done" and record.result.get("agreement"):
+            if record.result.get("agreement"):
                 cells.setdefault(record.spec.sparsity, {}).setdefault(record.spec.seed, []).append(record)
         for sparsity, by_seed in sorted(cells.items()):
             seeds = [runs for runs in by_seed.values() if len(runs) > 1]
             if not seeds:
                 continue
             chosen = [min(runs, key=lambda run: run.result["agreement"]["kl"]) for runs in seeds]
-            tops = [max(run.result["top1"] for run in runs) for runs in seeds]
-            regrets = [100 * (top - run.result["top1"]) for top, run in zip(tops, chosen, strict=True)]
-            spread = [
-                100 * (top - min(run.result["top1"] for run in runs)) for top, runs in zip(tops, seeds, strict=True)
-            ]
+            reached = [run.result["top1"] for run in chosen]
+            best, worst = ([pick(run.result["top1"] for run in runs) for runs in seeds] for pick in (max, min))
+            regrets = [100 * (top - mine) for top, mine in zip(best, reached, strict=True)]
+            spread = [100 * (top - low) for top, low in zip(best, worst, strict=True)]
             every += regrets
             rules = ", ".join(dict.fromkeys(run.spec.rule for run in chosen))
-            lines.append(
-                (
-                    group.place,
-                    short_percent(sparsity),
-                    rules,
-                    f"{100 * mean(run.result['top1'] for run in chosen):.2f}",
-                    f"{100 * mean(tops):.2f}",
-                    f"{mean(regrets):.2f}",
-                    f"{max(regrets):.2f}",
-                    f"{mean(spread):.2f}",
-                )
-            )
-    columns = ("network", "sparsity", "chosen", "its top-1, %", "best, %", "regret", "worst", "best minus worst rule")
+            numbers = (100 * mean(reached), 100 * mean(best), mean(regrets), max(regrets), mean(spread))
+            rows.append((group.place, label(sparsity), rules, *(f"{number:.2f}" for number in numbers)))
     caption = "No runs that recorded an agreement."
     if every:
         caption = (
@@ -58,4 +47,4 @@ def choice(records: Sequence[Record]) -> Section:
             "calibration used; best: by the labels of the test images, which the choice never sees, so that noise in "
             "them counts as regret."
         )
-    return Section([Table(columns, lines, TITLE, caption)])
+    return Section([Table(HEAD, rows, TITLE, caption)])

@@ -3,63 +3,91 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from repairability.calibration import BN_BATCHES
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
 from repairability.pruning import grid_for
-from repairability.repairs import REPAIRS
+from repairability.repairs.batchnorm import SHORT
+from repairability.report.sections.groups import done
+from repairability.report.sections.section import Section
 from repairability.tables import Table
-from reproduction.paper import paper_table
-from reproduction.sections.groups import done
-from reproduction.sections.section import Section
+from reproduction.paper import paper_table, quantity
+from reproduction.sections.compare import shown
+
+RULES = ("global", "uniform", "raw", "residual", "rr", "erk")
+"""What the paper compared and timed."""
+
+BATCHES = {"bn": BN_BATCHES, "bn-cumulative": BN_BATCHES, "bn-short": SHORT[0]}
+"""BatchNorm recalibration's, by its name in a chain of repairs."""
+
+MINUTES = "min"
+Quantity = tuple[tuple[float, ...], str]
+"""The values of the runs, and their unit."""
 
 
 def diagnostic_cost(records: Sequence[Record]) -> Section:
     """Time per sparsity point of the whole comparison, and where it goes."""
-    runs = done(records)
-    ours = _items(runs) if runs else {}
-    paper = {row["Item"]: row["Value"] for row in paper_table("diagnostic_cost")}
-    rows = [
-        (item, ours.get(item, ""), paper.get(item, ""), _difference(ours.get(item, ""), paper.get(item, "")))
-        for item in dict.fromkeys([*paper, *ours])
-    ]
+    chosen = shown(records, RULES)
+    runs = done(chosen)
+    ours = _quantities(runs) if runs else {}
+    paper = {row["Item"]: quantity(row["Value"]) for row in paper_table("diagnostic_cost")}
+    rows = []
+    for item in dict.fromkeys([*paper, *ours]):
+        values, unit = ours.get(item, ((), ""))
+        line = [item, ", ".join(_text(value, unit) for value in values)]
+        line.append(_text(*paper[item]) if item in paper else "")
+        line.append(_text(values[0] - paper[item][0], unit, "+") if item in paper and len(values) == 1 else "")
+        rows.append(tuple(line))
+    if runs:
+        rules = sorted({run.spec.rule for run in runs})
+        rows.append(("Rules at each", f"{len(rules)}: {', '.join(rules)}", "", ""))
     caption = (
         "A sparsity point is one seed at one sparsity: all rules, from the diagnosis to the evaluation, summed over "
         "the stages each run recorded; what runs share counts in the run that did it. The paper names no hardware."
     )
-    tables = [Table(("item", "ours", "paper", "difference"), rows, "Cost of the comparison", caption)]
-    stages = dict.fromkeys(stage for run in runs for stage in _seconds(run))
-    lines = []
-    for stage in stages:
-        spent = [_seconds(run)[stage] for run in runs if stage in _seconds(run)]
-        numbers = (statistics.median(spent), statistics.fmean(spent), sum(spent))
-        lines.append((stage, *(f"{value:.2f}" for value in numbers), str(len(spent))))
-    if lines:
-        caption = "Of the runs that recorded the stage."
-        tables.append(Table(("stage", "median, s", "mean, s", "sum, s", "runs"), lines, "Seconds by stage", caption))
-    return Section(tables)
+    tables = [Table(("item", "ours", "paper", "difference"), rows, "Cost of the comparison", caption), *_stages(runs)]
+    return Section(tables, records=chosen)
 
 
-def _items(runs: Sequence[Record]) -> dict[str, str]:
+def _quantities(runs: Sequence[Record]) -> dict[str, Quantity]:
     points: dict[tuple[object, ...], float] = {}
     for run in runs:
-        spec = run.spec
-        key = (spec.model, spec.data, spec.seed, round(spec.sparsity, 6))
-        points[key] = points.get(key, 0.0) + sum(_seconds(run).values())
-    grids = {len(_grid(run.spec)) for run in runs}
-    rules = sorted({run.spec.rule for run in runs})
+        key = (run.spec.model, run.spec.data, run.spec.seed, round(run.spec.sparsity, 6))
+        points[key] = points.get(key, 0.0) + sum(_seconds(run).values()) / 60
     return {
-        "Calibration images": _each({run.spec.count for run in runs}),
-        "Candidate sparsities": _each(grids),
-        "Repairable convolutional layers": _each({len(run.result["allocation"]) for run in runs}),
-        "BN recalibration batches": _each({_batches(run.spec.repair) for run in runs}),
-        "Gradient updates during diagnosis": "0",
-        "Median time per sparsity point": f"{statistics.median(points.values()) / 60:.2f} min",
-        "Mean time per sparsity point": f"{statistics.fmean(points.values()) / 60:.2f} min",
-        "Sparsity points": str(len(points)),
-        "Rules at each": f"{len(rules)}: {', '.join(rules)}",
+        "Calibration images": _counts(run.spec.count for run in runs),
+        "Candidate sparsities": _counts(len(_grid(run.spec)) for run in runs),
+        "Repairable convolutional layers": _counts(len(run.result["allocation"]) for run in runs),
+        "BN recalibration batches": _counts(_batches(run.spec.repair) for run in runs),
+        "Gradient updates during diagnosis": _counts([0]),
+        "Median time per sparsity point": ((statistics.median(points.values()),), MINUTES),
+        "Mean time per sparsity point": ((statistics.fmean(points.values()),), MINUTES),
+        "Sparsity points": _counts([len(points)]),
     }
+
+
+def _stages(runs: Sequence[Record]) -> list[Table]:
+    """Where the seconds went; no table where none were recorded."""
+    stages: dict[str, list[float]] = {}
+    for run in runs:
+        for stage, seconds in _seconds(run).items():
+            stages.setdefault(stage, []).append(seconds)
+    rows = []
+    for stage, spent in stages.items():
+        numbers = (statistics.median(spent), statistics.fmean(spent), sum(spent))
+        rows.append((stage, *(f"{value:.2f}" for value in numbers), str(len(spent))))
+    head = ("stage", "median, s", "mean, s", "sum, s", "runs")
+    return [Table(head, rows, "Seconds by stage", "Of the runs that recorded the stage.")] if rows else []
+
+
+def _counts(values: Iterable[int]) -> Quantity:
+    return tuple(sorted(set(values))), ""
+
+
+def _text(value: float, unit: str, sign: str = "") -> str:
+    return f"{value:{sign}.2f} {unit}" if unit == MINUTES else f"{value:{sign}g}"
 
 
 def _grid(spec: RunSpec) -> tuple[float, ...]:
@@ -68,21 +96,8 @@ def _grid(spec: RunSpec) -> tuple[float, ...]:
 
 def _batches(repair: str) -> int:
     """BatchNorm recalibration's, of a chain."""
-    return sum(int(getattr(REPAIRS[name.strip()], "batches", 0)) for name in repair.split("+"))
+    return sum(BATCHES.get(name.strip(), 0) for name in repair.split("+"))
 
 
 def _seconds(run: Record) -> dict[str, float]:
     return dict(run.provenance.get("seconds") or {})
-
-
-def _each(values: set[int]) -> str:
-    return ", ".join(map(str, sorted(values)))
-
-
-def _difference(ours: str, paper: str) -> str:
-    """Of two numbers in the same unit; nothing of anything else."""
-    try:
-        mine, theirs = (float(text.removesuffix(" min")) for text in (ours, paper))
-    except ValueError:
-        return ""
-    return f"{mine - theirs:+.2f} min" if paper.endswith(" min") else f"{mine - theirs:+g}"

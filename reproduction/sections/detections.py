@@ -1,90 +1,77 @@
-"""Sections about the transition: CTS per seed, majority cores, both detectors, local-to-joint consistency."""
+"""Sections about the transition: CTS per seed, majority cores, local-to-joint consistency."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 from repairability.detect import Transition
 from repairability.experiments.store import Record
-from repairability.report import charts
-from repairability.report.data import ReportData
 from repairability.report.estimates import Estimate
-from repairability.report.tables import interval, short_percent
+from repairability.report.sections.detectors import bounds, null_text, score_charts, transition_of
+from repairability.report.sections.groups import Cells, data_name, done, groups, model_name
+from repairability.report.sections.section import Section
 from repairability.tables import Table
 from repairability.transition import Consensus, Interval, consensus
 from repairability.transition import consistency as rank_consistency
-from reproduction.paper import interval as paper_interval
-from reproduction.paper import number, paper_table, share
-from reproduction.sections.accuracies import HEAD, file_name
-from reproduction.sections.groups import data_name, done, groups, model_name, of_the_papers_network
-from reproduction.sections.section import Draw, Key, Ours, Paper, Section, compare
+from reproduction.paper import interval as printed_interval
+from reproduction.paper import numbers, paper_table, setting
+from reproduction.sections.compare import HEAD, RESNET18, Paper, compare, of_the_papers_network, shown
 
-NONE = "not detected"
+SWEEP = tuple(round(0.9 + 0.005 * i, 3) for i in range(17))
+"""The sparsities at which the paper looks for a core."""
 
 
 def cts_per_seed(records: Sequence[Record]) -> Section:
     """Core and broad band of each seed."""
-    ours = {
-        (model_name(r.spec.model), data_name(r.spec.data), str(r.spec.seed)): _found(r)
-        for r in done(records, "detect")
-        if r.spec.method == "cts"
-    }
+    ours = {(*_network(run), run.spec.seed): transition_of(run) for run in _cts(records)}
     paper = {
-        (row["Architecture"], row["Dataset"], row["Seed"]): row for row in paper_table("cts_detection_per_seed_band")
+        (row["Architecture"], row["Dataset"], int(row["Seed"])): row
+        for row in paper_table("cts_detection_per_seed_band")
     }
     rows = []
     for key in dict.fromkeys([*paper, *ours]):
-        found, row = ours.get(key), paper.get(key)
-        line = [*key]
-        for mine, column in (("core", "High-confidence core"), ("broad", "Broad detected band")):
-            bounds = None if found is None else getattr(found, mine)
-            theirs = None if row is None else paper_interval(row[column])
-            line += [
-                "" if found is None else words(bounds),
-                "" if row is None else words(theirs),
-                _shift(bounds, theirs),
-            ]
-        line.append("" if found is None else _null(found))
-        rows.append(tuple(line))
+        transition, row = ours.get(key), paper.get(key)
+        line = [*map(str, key)]
+        both = (None, None) if transition is None else (transition.core, transition.broad)
+        for mine, column in zip(both, ("High-confidence core", "Broad detected band"), strict=True):
+            theirs = None if row is None else printed_interval(row[column])
+            line += [bounds(mine) if transition else "", bounds(theirs) if row else "", _shift(mine, theirs)]
+        rows.append((*line, null_text(transition) if transition else ""))
     head = ("network", "data", "seed", "core", "core, paper", "difference", "band", "band, paper", "difference", "null")
     caption = (
         "Difference: of the lower and the upper bound, in points. Null: the share of the core that the detector names "
         "without the information; from 0.5 on the core carries none. The paper does not define its broad band; ours "
         "takes half the rise."
     )
-    return Section([Table(head, rows, "Cores and bands by CTS, seed by seed", caption)], _drawn(records, "cts"))
+    return Section([Table(head, rows, "Cores and bands by CTS, seed by seed", caption)], score_charts(records, "cts"))
 
 
 def majority_cores(records: Sequence[Record]) -> Section:
     """The core that the seeds of a network agree on."""
-    cores: dict[Key, list[Transition]] = {}
-    for record in done(records, "detect"):
-        if record.spec.method == "cts":
-            cores.setdefault((model_name(record.spec.model), data_name(record.spec.data)), []).append(_found(record))
-    printed = {(row["Architecture"], row["Dataset"]): row["CTS-selected core"] for row in paper_table("cts_detection")}
-    by_seed: dict[Key, list[Interval | None]] = {}
+    ours: dict[tuple[str, str], list[Transition]] = {}
+    for run in _cts(records):
+        ours.setdefault(_network(run), []).append(transition_of(run))
+    printed = {
+        (row["Architecture"], row["Dataset"]): printed_interval(row["CTS-selected core"])
+        for row in paper_table("cts_detection")
+    }
+    by_seed: dict[tuple[str, str], list[Interval | None]] = {}
     for row in paper_table("cts_detection_per_seed_band"):
-        by_seed.setdefault((row["Architecture"], row["Dataset"]), []).append(
-            paper_interval(row["High-confidence core"])
-        )
-    sweep = [round(0.9 + 0.005 * i, 3) for i in range(17)]
+        core = printed_interval(row["High-confidence core"])
+        by_seed.setdefault((row["Architecture"], row["Dataset"]), []).append(core)
     rows = []
-    for key in dict.fromkeys([*printed, *cores]):
-        line = [*key, "", "", ""]
-        agreed = None
-        if key in cores:
-            points = sorted({s for found in cores[key] for s in found.sparsities})
-            ours = consensus([found.core for found in cores[key]], points)
-            agreed = _agreed(ours)
-            stable = "yes" if ours.stable is not None else "no"
-            line[2:] = [words(agreed), stable, f"{sum(found.core is not None for found in cores[key])} of {ours.draws}"]
-        theirs = paper_interval(printed[key]) if key in printed else None
-        derived = _agreed(consensus(by_seed[key], sweep)) if key in by_seed else None
-        line += [words(theirs) if key in printed else "", _shift(agreed, theirs)]
-        line.append(words(derived) if key in by_seed else "")
-        rows.append(tuple(line))
+    for key in dict.fromkeys([*printed, *ours]):
+        line, mine = ["", "", ""], None
+        if key in ours:
+            cores = [transition.core for transition in ours[key]]
+            agreed = consensus(cores, sorted({s for transition in ours[key] for s in transition.sparsities}))
+            mine = _agreed(agreed)
+            line = [bounds(mine), "no" if agreed.stable is None else "yes"]
+            line.append(f"{sum(core is not None for core in cores)} of {agreed.draws}")
+        theirs = printed.get(key)
+        derived = bounds(_agreed(consensus(by_seed[key], SWEEP))) if key in by_seed else ""
+        rows.append((*key, *line, bounds(theirs) if key in printed else "", _shift(mine, theirs), derived))
     head = ("network", "data", "core", "same in all seeds", "seeds with a core", "paper", "difference")
     caption = (
         "Core: that of all seeds, else the longest run of sparsities that more than half of them have. Last column: "
@@ -94,75 +81,49 @@ def majority_cores(records: Sequence[Record]) -> Section:
     return Section([Table((*head, "paper's seeds, our rule"), rows, title, caption)])
 
 
-def detectors(records: Sequence[Record]) -> Section:
-    """Any study of detectors: core, band and null of each, per seed."""
-    rows = []
-    for record in done(records, "detect"):
-        found, spec = _found(record), record.spec
-        collapse = "" if found.collapse is None else short_percent(found.collapse)
-        verdict = "" if found.core is None else "yes" if found.informative else "no"
-        row = (model_name(spec.model), data_name(spec.data), spec.method, str(spec.seed), words(found.core))
-        rows.append((*row, words(found.broad), _null(found), verdict, collapse))
-    head = ("network", "data", "method", "seed", "core", "band", "null", "informative", "collapse")
-    caption = (
-        "Null: the share of the core that the detector also names without the information; from 0.5 on it carries none."
-        if rows
-        else "No runs of ours."
-    )
-    tables = [Table(head, rows, "Where the network gives way, by detector", caption)]
-    return Section(tables, {**_drawn(records, "cts"), **_drawn(records, "agreement")})
-
-
 def consistency(records: Sequence[Record]) -> Section:
     """Rank correlation between -J and the recovered accuracy over rules."""
-    ours: Ours = {}
-    for group in groups([r for r in records if r.result.get("objective") is not None], "ResNet18"):
+    columns = {"Spearman": "Spearman rho", "Kendall": "Kendall tau"}
+    paper: Paper = {setting(row): numbers(row, columns) for row in paper_table("local_joint_consistency")}
+    points = {setting(row)[1] for row in paper_table("local_joint_consistency")}
+    runs = shown(records, where=lambda spec: model_name(spec.model) != RESNET18 or round(spec.sparsity, 6) in points)
+    ours: Cells = {}
+    for group in groups([run for run in runs if run.result.get("objective") is not None], RESNET18):
         lines = [
             {
-                "sparsity": round(r.spec.sparsity, 6),
-                "seed": r.spec.seed,
-                "objective": r.result["objective"],
-                "accuracy": r.result["top1"],
+                "sparsity": round(run.spec.sparsity, 6),
+                "seed": run.spec.seed,
+                "objective": run.result["objective"],
+                "accuracy": run.result["top1"],
             }
-            for r in group.records
+            for run in group.records
         ]
         cells = [(line["sparsity"], line["seed"]) for line in lines]
         enough = [line for line, cell in zip(lines, cells, strict=True) if cells.count(cell) > 1]
-        n = min(int(r.result["n"]) for r in group.records)
+        n = min(int(run.result["n"]) for run in group.records)
         for row in rank_consistency(enough):
             seeds = int(row["seeds"])
-            found = {
-                title: Estimate(row[name], row[f"{name}_sd"] if seeds > 1 else None, seeds, n)
-                for title, name in (("Spearman", "spearman"), ("Kendall", "kendall"))
-                if math.isfinite(row[name])
+            ours[group.place, row["sparsity"]] = {
+                name: Estimate(row[name.lower()], row[f"{name.lower()}_sd"] if seeds > 1 else None, seeds, n)
+                for name in columns
+                if math.isfinite(row[name.lower()])
             }
-            ours[group.place, short_percent(row["sparsity"])] = found
-    paper: Paper = {}
-    for line in paper_table("local_joint_consistency"):
-        known = {"Spearman": number(line["Spearman rho"]), "Kendall": number(line["Kendall tau"])}
-        key = ("CIFAR100", short_percent(share(line["Sparsity"])))
-        paper[key] = {name: each for name, each in known.items() if each is not None}
     note = "Between minus J, measured at each allocation's own sparsities, and the accuracy after repair, over rules."
-    title = "Local-to-joint consistency"
-    beside = paper if not ours or of_the_papers_network(records) else {}
-    return Section([compare(title, HEAD, ours, beside, note=note, scale=1, digits=3)])
+    beside = paper if not ours or of_the_papers_network(runs) else {}
+    table = compare("Local-to-joint consistency", HEAD, ours, beside, note=note, scale=1, digits=3)
+    return Section([table], records=runs)
 
 
-def words(bounds: Interval | None) -> str:
-    """An interval of sparsities, or that there is none."""
-    return NONE if bounds is None else interval(bounds)
+def _cts(records: Sequence[Record]) -> list[Record]:
+    return [record for record in done(records, "detect") if record.spec.method == "cts"]
 
 
-def _found(record: Record) -> Transition:
-    return Transition.from_dict(record.result["transition"])
+def _network(run: Record) -> tuple[str, str]:
+    return model_name(run.spec.model), data_name(run.spec.data)
 
 
-def _agreed(found: Consensus) -> Interval | None:
-    return found.majority if found.stable is None else found.stable
-
-
-def _null(found: Transition) -> str:
-    return ", ".join(f"{name} {value:.2f}" for name, value in found.null.items())
+def _agreed(cores: Consensus) -> Interval | None:
+    return cores.majority if cores.stable is None else cores.stable
 
 
 def _shift(ours: Interval | None, paper: Interval | None) -> str:
@@ -170,15 +131,3 @@ def _shift(ours: Interval | None, paper: Interval | None) -> str:
     if ours is None or paper is None:
         return ""
     return ", ".join(f"{100 * (mine - theirs):+.1f}" for mine, theirs in zip(ours, paper, strict=True))
-
-
-def _drawn(records: Sequence[Record], method: str) -> dict[str, Draw]:
-    """The scores of each network's first seed."""
-    made: dict[str, Draw] = {}
-    for record in done(records, "detect"):
-        model, data = model_name(record.spec.model), data_name(record.spec.data)
-        name = f"{method}_{file_name(f'{model} {data}')}"
-        if record.spec.method == method and name not in made:
-            report = ReportData(name, model, f"{data}, seed {record.spec.seed}", transition=_found(record).for_report())
-            made[name] = partial(charts.transition, report)
-    return made

@@ -12,12 +12,13 @@ from repairability.detect import Transition, find_transition
 from repairability.diagnostics import Diagnosis, diagnose
 from repairability.errors import BudgetError, InputError, MissingExtraError, RepairabilityError
 from repairability.evaluation import Agreement, Metrics, agreement, evaluate
-from repairability.masks import Masks, make_masks
+from repairability.masks import Masks, apply_masks_, make_masks
 from repairability.models import create_model
 from repairability.network.layers import Layer, Layers, prunable_layers
-from repairability.pruning import PruneConfig, PruneResult, load, prune, prune_many
-from repairability.repairs import repair_model
-from repairability.rules import allocate
+from repairability.pruning import PruneConfig, PruneResult, Recipe, load, prune, prune_best, prune_many
+from repairability.repairs import Repair, RepairContext, choose_masks, repair_model
+from repairability.rules import Rule, allocate
+from repairability.scores import Score
 
 __version__ = "0.1.0"
 
@@ -36,10 +37,17 @@ __all__ = [
     "MissingExtraError",
     "PruneConfig",
     "PruneResult",
+    "Recipe",
+    "Repair",
+    "RepairContext",
     "RepairabilityError",
+    "Rule",
+    "Score",
     "Transition",
     "agreement",
     "allocate",
+    "apply_masks_",
+    "choose_masks",
     "create_model",
     "diagnose",
     "evaluate",
@@ -50,6 +58,7 @@ __all__ = [
     "models",
     "prunable_layers",
     "prune",
+    "prune_best",
     "prune_many",
     "repair_model",
     "training",

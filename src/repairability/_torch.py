@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -24,15 +24,12 @@ def evaluating(model: nn.Module, *, writing: bool = False) -> Iterator[None]:
 
     `writing`: of our copy, whose buffers are written meanwhile and stay so.
     """
-    modes = [(module, module.training) for module in model.modules()]
     buffers = [] if writing else [(buffer, buffer.clone()) for buffer in model.buffers()]  # some count in forward
     try:
-        with _random_state_kept(), torch.no_grad():
+        with _modes_kept(model), _random_state_kept(), torch.no_grad():
             model.eval()
             yield
     finally:
-        for module, mode in modes:
-            module.training = mode
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
@@ -43,24 +40,47 @@ def recalibrating_(model: nn.Module, momentum: float | None) -> Iterator[None]:
     """Only the BatchNorm layers of our copy learn statistics (momentum None: the cumulative average after a reset);
     their momentum and every mode come back, the new statistics stay.
     """
-    modes = [(module, module.training) for module in model.modules()]
-    norms = [(module, module.momentum) for module in model.modules() if isinstance(module, _BatchNorm)]
+    norms = [(norm, norm.momentum) for norm in batch_norms(model).values()]
     try:
-        with _random_state_kept(), torch.no_grad():
+        with _modes_kept(model), _random_state_kept(), torch.no_grad():
             model.eval()
             for norm, _ in norms:
-                if not norm.track_running_stats:
-                    continue
                 if momentum is None:
                     norm.reset_running_stats()
                 norm.momentum = momentum
                 norm.train()
             yield
     finally:
-        for module, mode in modes:
-            module.training = mode
         for norm, before in norms:
             norm.momentum = before
+
+
+@contextmanager
+def training_(model: nn.Module, frozen: Iterable[nn.Module] = ()) -> Iterator[None]:
+    """Train mode, for networks of our own making; the `frozen` submodules stay in eval mode (their BatchNorm keeps its
+    statistics) and get no gradients. Modes and `requires_grad` come back.
+    """
+    wants = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        with _modes_kept(model), torch.enable_grad():
+            model.train()
+            for module in frozen:
+                module.eval()
+                module.requires_grad_(False)
+            yield
+    finally:
+        for parameter, want in wants:
+            parameter.requires_grad_(want)
+
+
+@contextmanager
+def _modes_kept(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 @contextmanager
@@ -128,27 +148,6 @@ def run(model: nn.Module, batch: Tensor) -> Any:
         ) from error
 
 
-@contextmanager
-def training_(model: nn.Module, frozen: Iterable[nn.Module] = ()) -> Iterator[None]:
-    """Train mode, for networks of our own making; the `frozen` submodules stay in eval mode (their BatchNorm keeps its
-    statistics) and get no gradients. Modes and `requires_grad` come back.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    wants = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    try:
-        model.train()
-        for module in frozen:
-            module.eval()
-            module.requires_grad_(False)
-        with torch.enable_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for parameter, want in wants:
-            parameter.requires_grad_(want)
-
-
 def evaluation_mode_(model: nn.Module) -> nn.Module:
     """Put a model of our own making into eval mode."""
     return model.eval()
@@ -160,42 +159,26 @@ def output_hooks(hooks: Mapping[nn.Module, OutputHook]) -> Iterator[None]:
     happens inside.
     """
 
-    def adapted(hook: OutputHook) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], Any]:
-        def forward_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            return hook(module, args[0] if args else kwargs["input"], output)
+    def adapted(hook: OutputHook) -> Callable[..., Any]:
+        return lambda module, args, kwargs, output: hook(module, args[0] if args else kwargs["input"], output)
 
-        return forward_hook
-
-    handles = []
-    try:
+    with ExitStack() as handles:
         for module, hook in hooks.items():
-            handles.append(module.register_forward_hook(adapted(hook), with_kwargs=True))
+            handles.callback(module.register_forward_hook(adapted(hook), with_kwargs=True).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
 def input_hooks(hooks: Mapping[nn.Module, Callable[[nn.Module, Tensor], None]]) -> Iterator[None]:
     """Let each hook see its module's input before the module runs; all of them go again, whatever happens inside."""
 
-    def adapted(
-        hook: Callable[[nn.Module, Tensor], None],
-    ) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-        def pre_hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            hook(module, args[0] if args else kwargs["input"])
+    def adapted(hook: Callable[[nn.Module, Tensor], None]) -> Callable[..., None]:
+        return lambda module, args, kwargs: hook(module, args[0] if args else kwargs["input"])
 
-        return pre_hook
-
-    handles = []
-    try:
+    with ExitStack() as handles:
         for module, hook in hooks.items():
-            handles.append(module.register_forward_pre_hook(adapted(hook), with_kwargs=True))
+            handles.callback(module.register_forward_pre_hook(adapted(hook), with_kwargs=True).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from repairability.errors import InputError, unknown
+from repairability.naming import ByLayer
 from repairability.tables import Table, Value, csv_text, percent
 
 
@@ -36,7 +37,7 @@ def check_sparsity(value: object, what: str = "sparsity") -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Allocation(Value, Mapping[str, float]):
+class Allocation(Value, ByLayer[float]):
     """An immutable mapping layer -> sparsity over exactly the layers in `totals`.
 
     Two budgets, never to be confused: `sparsity` is over the prunable weights (what a target means),
@@ -65,16 +66,8 @@ class Allocation(Value, Mapping[str, float]):
         object.__setattr__(self, "sparsities", MappingProxyType(checked))
         object.__setattr__(self, "totals", MappingProxyType(dict(self.totals)))
 
-    def __getitem__(self, layer: str) -> float:
-        if layer not in self.sparsities:
-            raise unknown("layer", layer, self.sparsities)
-        return self.sparsities[layer]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.sparsities)
-
-    def __len__(self) -> int:
-        return len(self.sparsities)
+    def by_layer(self) -> Mapping[str, float]:
+        return self.sparsities
 
     def pruned(self, layer: str) -> int:
         """How many weights of `layer` go."""
@@ -91,7 +84,7 @@ class Allocation(Value, Mapping[str, float]):
 
     @property
     def global_sparsity(self) -> float:
-        """Pruned / all weights of the pruned types, the dense stem included."""
+        """Pruned / all weights of the pruned types (eq:global_sparsity), the dense stem included."""
         return self.pruned_total / max(1, self.n_all)
 
     def table(self) -> Table:

@@ -20,6 +20,11 @@ COUNT = 128
 BN_BATCHES, BN_BATCH_SIZE = 20, 128
 """BatchNorm recalibration, as in the paper."""
 
+HELD_OUT = 1280
+"""Unlabeled images that compare networks and serve nothing else; 512 do not tell apart what differs by a point."""
+
+LEAST_HELD_OUT = 30
+
 
 @dataclass(frozen=True, eq=False)
 class CalibrationSet:
@@ -94,6 +99,16 @@ class CalibrationSet:
         for batch in self.images[:count].split(batch_size):  # type: ignore[no-untyped-call]
             yield to_model(batch, model)
 
+    def split(self, held_out: int = HELD_OUT) -> tuple[CalibrationSet, Tensor]:
+        """A set without its last images, and those, at most a third of what is beside the statistics' images."""
+        held = min(held_out, (len(self) - self.count) // 3)
+        if held < LEAST_HELD_OUT:
+            raise InputError(
+                f"comparing networks without labels holds images out: {len(self)} leave {max(0, held)} beside the "
+                f"{self.count} of the statistics; give {self.count + 3 * LEAST_HELD_OUT} or more"
+            )
+        return CalibrationSet(self.images[:-held], self.count, self.batch_size), self.images[-held:]
+
     @property
     def batch_count(self) -> int:
         return -(-self.count // self.batch_size)
@@ -122,19 +137,19 @@ Images = Tensor | Iterable[Any] | CalibrationSet
 def _collect(source: Iterable[Any], limit: int | None) -> Tensor:
     if isinstance(source, (str, bytes)) or not hasattr(source, "__iter__"):
         raise InputError(f"images must be a tensor or an iterable of batches, not {type(source).__name__}")
-    found: list[Tensor] = []
+    batches: list[Tensor] = []
     taken = 0
     for item in source:
         batch = _first_item(item)
-        if found and batch.shape[1:] != found[0].shape[1:]:
-            raise InputError(f"images of different shapes: {tuple(found[0].shape[1:])} and {tuple(batch.shape[1:])}")
-        found.append(batch.detach().cpu())
+        if batches and batch.shape[1:] != batches[0].shape[1:]:
+            raise InputError(f"images of different shapes: {tuple(batches[0].shape[1:])} and {tuple(batch.shape[1:])}")
+        batches.append(batch.detach().cpu())
         taken += len(batch)
         if limit is not None and taken >= limit:
             break
     if not taken:
         raise InputError("no images: the iterable is empty (was it read to its end before?)")
-    return torch.cat(found)
+    return torch.cat(batches)
 
 
 def _first_item(item: Any) -> Tensor:

@@ -67,7 +67,7 @@ def save_checkpoint(
     write_atomically(path, to_bytes(tensors, {KEY: json.dumps(about)}))  # one entry: safetensors shuffles several
 
 
-def load_checkpoint(path: str | os.PathLike[str], model: nn.Module) -> Checkpoint:
+def load(path: str | os.PathLike[str], model: nn.Module) -> Checkpoint:
     """Read a pruned model into a copy of `model` (the architecture; it is not changed).
 
     A truncated file, one that this package did not write, and one whose header or tensors were edited are refused.

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from repairability.errors import InputError, unknown
+from repairability.errors import InputError
+from repairability.naming import ByLayer
 from repairability.tables import Table, Value
 
 FloatArray = NDArray[np.float64]
 
+MEASURES = ("raw", "residual", "rr")
+"""What a diagnosis measures of each layer, in the order of its tables."""
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """What a rule is given: the curves of one measure, or a diagnosis, which has several."""
+
+    def measured(self, measure: str) -> Curves: ...
+
 
 @dataclass(frozen=True, eq=False)
-class Curves(Value, Mapping[str, FloatArray]):
+class Curves(Value, ByLayer[FloatArray]):
     """`curves[layer]` is the measure over `curves.grid[layer]`; grids may differ from layer to layer.
 
     `measure` says what is measured ("raw", "residual", "rr", or a name of the caller's).
@@ -50,25 +61,22 @@ class Curves(Value, Mapping[str, FloatArray]):
         points = _frozen(grid)
         return cls(measure, dict.fromkeys(values, points), {layer: _frozen(v) for layer, v in values.items()})
 
-    def __getitem__(self, layer: str) -> FloatArray:
-        if layer not in self.data:
-            raise unknown("layer", layer, self.data)
-        return self.data[layer]
+    def by_layer(self) -> Mapping[str, FloatArray]:
+        return self.data
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.data)
-
-    def __len__(self) -> int:
-        return len(self.data)
+    def measured(self, measure: str) -> Curves:
+        """These curves, if they are of that measure."""
+        if self.measure != measure:
+            raise InputError(f"curves of {measure!r} are needed, and those of {self.measure!r} were given")
+        return self
 
     def at(self, layer: str, sparsity: float) -> float:
         """The measured value at exactly this sparsity; one that was not measured is an error."""
-        hits = np.flatnonzero(self.grid[layer] == sparsity) if layer in self.grid else np.empty(0, int)
-        if layer not in self:
-            raise unknown("layer", layer, self.data)
+        values = self[layer]
+        hits = np.flatnonzero(self.grid[layer] == sparsity)
         if not hits.size:
             raise InputError(f"layer {layer!r} was not measured at {sparsity:g}, only at {self.grid[layer].tolist()}")
-        return float(self[layer][hits[0]])
+        return float(values[hits[0]])
 
     def between(self, layer: str, sparsity: float, unpruned: float = 1.0) -> float:
         """Linear between the measured points, from `unpruned` at sparsity 0 (1 for rr); refused above the grid."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from repairability._torch import copy_of
 from repairability.calibration import CalibrationSet
 from repairability.data import load_data
 from repairability.detect import find_transition
@@ -17,11 +16,11 @@ from repairability.network.layers import prunable_layers
 from repairability.progress import track
 from repairability.provenance import provenance
 from repairability.pruning import prune_many
-from repairability.repairs import BatchNormRepair
+from repairability.repairs import recalibrated
 from repairability.report import ReportData
+from repairability.rules import PAPER_RULES
 from repairability.training import digits_network
 
-RULES = ("global", "uniform", "raw", "residual", "rr", "erk", "lamp")
 SPARSITIES = (0.80, 0.85, 0.90, 0.925, 0.94, 0.95, 0.96, 0.97)
 HEADLINE = 0.95
 """The sparsity whose allocations are shown layer by layer."""
@@ -38,17 +37,15 @@ def run_demo(
     dense = evaluate(model, test)
     results: list[dict[str, Any]] = []
     shown: list[Any] = []
-    diagnosis, recalibrated = None, 0.0
+    diagnosis, dense_bn = None, 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # 1,200 training images: BatchNorm cycles over them, as the report says
         for seed in seeds:
             calibration = CalibrationSet(data.unlabeled(len(data.train), seed))
             if seed == seeds[0]:
-                copy = copy_of(model)
-                BatchNormRepair()(copy, prunable_layers(copy), {}, calibration)
-                recalibrated = evaluate(copy, test).top1
-            cells = prune_many(model, calibration, sparsities=sparsities, rules=RULES)
-            for result in track(cells, f"seed {seed}: seven rules", len(sparsities) * len(RULES)):
+                dense_bn = evaluate(recalibrated(model, calibration), test).top1
+            cells = prune_many(model, calibration, sparsities=sparsities, rules=PAPER_RULES)
+            for result in track(cells, f"seed {seed}: seven rules", len(sparsities) * len(PAPER_RULES)):
                 found = evaluate(result.model, test)
                 results.append(
                     {
@@ -72,7 +69,7 @@ def run_demo(
         title="Relative repairability on handwritten digits",
         model="digits ResNet",
         data="scikit-learn digits",
-        dense={"top1": dense.top1, "top1_bn": recalibrated, "n": dense.n},
+        dense={"top1": dense.top1, "top1_bn": dense_bn, "n": dense.n},
         diagnosis=diagnosis,
         projections=tuple(layer.name for layer in prunable_layers(model) if layer.projection),
         allocations=tuple(shown),

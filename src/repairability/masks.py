@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from repairability.allocation import Allocation
-from repairability.errors import InputError, unknown
+from repairability.errors import InputError
+from repairability.naming import ByLayer
 from repairability.network.layers import Layers, layers_named
 from repairability.tables import Table
 
 
 @dataclass(frozen=True, eq=False)
-class Masks(Mapping[str, Tensor]):
+class Masks(ByLayer[Tensor]):
     """layer -> bool tensor of the weight's shape, True where the weight stays."""
 
     tensors: Mapping[str, Tensor]
@@ -29,16 +30,8 @@ class Masks(Mapping[str, Tensor]):
                 raise InputError(f"the mask of layer {layer!r} must be bool, not {mask.dtype}")
         object.__setattr__(self, "tensors", MappingProxyType(dict(self.tensors)))
 
-    def __getitem__(self, layer: str) -> Tensor:
-        if layer not in self.tensors:
-            raise unknown("layer", layer, self.tensors)
-        return self.tensors[layer]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
+    def by_layer(self) -> Mapping[str, Tensor]:
+        return self.tensors
 
     def kept(self, layer: str) -> int:
         return int(self[layer].count_nonzero())

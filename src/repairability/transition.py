@@ -22,7 +22,7 @@ Interval = tuple[float, float]
 
 
 def objective(curves: Curves, allocation: Mapping[str, float], *, interpolate: bool = False) -> float:
-    """J(A) = mean over layers of rr_l(s_l).
+    """J(A) = mean over layers of rr_l(s_l) (sec:calibration_transition_detector).
 
     Strict: every s_l must have been measured. `interpolate`: linear between measured points, 1 at sparsity 0.
     """
@@ -41,7 +41,9 @@ class Scores:
 
 
 def transition_scores(reference: Sequence[float], measured: Sequence[float], at_low: float, at_high: float) -> Scores:
-    """G(s) = J(reference_s) - J(rr_s); T(s) = clip((J(rr_s) - J(rr_low)) / (J(rr_high) - J(rr_low) + eps), 0, 1), and 0
+    """The paper's detector (sec:calibration_transition_detector).
+
+    G(s) = J(reference_s) - J(rr_s); T(s) = clip((J(rr_s) - J(rr_low)) / (J(rr_high) - J(rr_low) + eps), 0, 1), and 0
     where J does not rise from low to high; CTS = G * T, smoothed by a centred mean of three (at ends and gaps, of what
     exists).
     """
@@ -159,15 +161,15 @@ def consistency(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
         groups.setdefault(row["sparsity"], {}).setdefault(row["seed"], []).append(row)
     table = []
     for sparsity, by_seed in sorted(groups.items()):
-        found = np.array(
+        correlations = np.array(
             [rank_correlation([r["objective"] for r in g], [r["accuracy"] for r in g]) for g in by_seed.values()]
         )
-        means = found.mean(0)
-        spread = found.std(0, ddof=1) if len(found) > 1 else np.full(2, np.nan)
+        means = correlations.mean(0)
+        spread = correlations.std(0, ddof=1) if len(correlations) > 1 else np.full(2, np.nan)
         table.append(
             {
                 "sparsity": sparsity,
-                "seeds": len(found),
+                "seeds": len(correlations),
                 "spearman": float(means[0]),
                 "spearman_sd": float(spread[0]),
                 "kendall": float(means[1]),

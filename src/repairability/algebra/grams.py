@@ -35,8 +35,8 @@ def solve_on_support(gram: Tensor, right: Tensor, support: Tensor) -> Tensor:
         absent = size - sizes[rows]  # [C]
         known = right[rows].gather(1, index).masked_fill_(leading(absent, size), 0.0)  # [C, n]
         factor = cholesky(sub_grams(gram, index, absent))
-        found = torch.cholesky_solve(known[:, :, None], factor)[:, :, 0]
-        answer[rows] = answer[rows].scatter_(1, index, found)  # the padding's places get its zeros
+        solved = torch.cholesky_solve(known[:, :, None], factor)[:, :, 0]
+        answer[rows] = answer[rows].scatter_(1, index, solved)  # the padding's places get its zeros
     return answer
 
 
@@ -77,12 +77,12 @@ def chunks(rows: Tensor, sizes: Tensor, rows_at_once: int | None, limit: int) ->
 
 def sub_grams(gram: Tensor, index: Tensor, absent: Tensor | None = None) -> Tensor:
     """[C, n, n]: the Gram at each row's inputs; the first absent[c] places of a row become those of an identity."""
-    found = sub_matrices(gram.expand(len(index), -1, -1), index)
+    grams = sub_matrices(gram.expand(len(index), -1, -1), index)
     if absent is not None and bool((absent > 0).any()):
         padding = leading(absent, index.shape[1])  # [C, n]
-        found.masked_fill_(padding[:, :, None] | padding[:, None, :], 0.0)
-        found.diagonal(dim1=1, dim2=2).masked_fill_(padding, 1.0)
-    return found
+        grams.masked_fill_(padding[:, :, None] | padding[:, None, :], 0.0)
+        grams.diagonal(dim1=1, dim2=2).masked_fill_(padding, 1.0)
+    return grams
 
 
 def sub_matrices(matrices: Tensor, index: Tensor) -> Tensor:
@@ -91,16 +91,16 @@ def sub_matrices(matrices: Tensor, index: Tensor) -> Tensor:
     One matrix at a time, whole rows first: half the time of one indexing by [C, n, 1] and [C, 1, n].
     """
     chunk, size = index.shape
-    found = matrices.new_empty(chunk, size, size)
-    for matrix, at, out in zip(matrices, index, found, strict=True):
+    parts = matrices.new_empty(chunk, size, size)
+    for matrix, at, out in zip(matrices, index, parts, strict=True):
         torch.gather(matrix.index_select(0, at), 1, at.expand(size, size), out=out)
-    return found
+    return parts
 
 
 def inverse_of(gram: Tensor) -> Tensor:
     """The inverse of a Gram [n, n], or of each of [C, n, n]."""
-    found: Tensor = torch.cholesky_inverse(cholesky(gram if gram.ndim == 3 else gram[None]))
-    return found.view(gram.shape)
+    inverse: Tensor = torch.cholesky_inverse(cholesky(gram if gram.ndim == 3 else gram[None]))
+    return inverse.view(gram.shape)
 
 
 def cholesky(grams: Tensor) -> Tensor:

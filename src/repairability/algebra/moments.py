@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from repairability.algebra.grams import solve_on_support
+
 _STRIPE = 144
 """Rows of a Gram at a time; narrower products are slower than what they save."""
 
@@ -61,10 +63,10 @@ class InputMoments:
             for t in range(taps - apart):
                 if t:
                     block += _place(x, t - 1 + places, apart) - _place(x, t - 1, apart)
-                found = block.cpu()
-                xx[:, :, t, :, t + apart] += found
+                here = block.cpu()
+                xx[:, :, t, :, t + apart] += here
                 if apart:
-                    xx[:, :, t + apart, :, t] += found.mT
+                    xx[:, :, t + apart, :, t] += here.mT
         for t, mine in enumerate(seen):
             self.xy.view(groups, inner, taps, -1)[:, :, t] += (mine @ targets).double().cpu()
             self.x.view(groups, inner, taps)[:, :, t] += mine.sum(-1).double().cpu()
@@ -159,6 +161,17 @@ class LeastSquares:
         linear = (weights * self.cross.mT).sum(-1)
         square = ((weights @ self.gram) * weights).sum(-1)
         return (self.power - 2 * linear + square).clamp(min=0)
+
+    def refitted(self, support: Tensor, ridge: float) -> Tensor:
+        """The weights [G, R, K] that are best on their support [G, R, K] and zero outside it, with the ridge toward the
+        dense ones: (G_SS + ridge) (w - w_dense) = c_S - G_SS w_dense.
+        """
+        fitted = torch.zeros_like(self.weights)
+        for g, weights in enumerate(self.weights):
+            kept = weights * support[g]  # [R, K]
+            right = self.cross[g].mT - kept @ self.gram[g]
+            fitted[g] = kept + solve_on_support(self.damped(g, ridge), right, support[g])
+        return fitted
 
 
 def filters_of(weight: Tensor, groups: int) -> Tensor:

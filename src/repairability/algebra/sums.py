@@ -17,7 +17,7 @@ _NO_VARIANCE = 1e-13
 
 
 @dataclass(frozen=True)
-class Moments:
+class OutputMoments:
     """Pooled mean and biased variance per channel, over all samples and positions: float64, [C] or [K, C]."""
 
     mean: Tensor
@@ -34,7 +34,7 @@ class ChannelSums:
     b, b^2 and a b for pooled moments. With `scale` and `shift` [C] the weighted sums are those of scale * a + shift and
     scale * b + shift (the activations behind a BatchNorm); the moments stay those of a and b.
 
-    All in float64: the same activations give the same sums to 1e-9, whatever the split, order or merge.
+    All in float64: the same activations give the same sums to 1e-9, whatever the split or order.
     """
 
     WEIGHTED = ("wA", "wa", "wp", "wAB", "wBB", "wb")
@@ -112,22 +112,11 @@ class ChannelSums:
         for name, value in sums.items():
             setattr(self, name, getattr(self, name) + value.cpu())
 
-    def merge(self, other: ChannelSums) -> None:
-        """Add what another pass (over other images) summed up."""
-        if (self.levels, self.channels) != (other.levels, other.channels) or not (
-            torch.equal(self.scale, other.scale) and torch.equal(self.shift, other.shift)
-        ):
-            raise InputError("only sums of the same layer, levels and observation can be merged")
-        self.samples += other.samples
-        self.count += other.count
-        for name in (*self.WEIGHTED, *self.PLAIN):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def dense_moments(self) -> Moments:
+    def dense_moments(self) -> OutputMoments:
         """Of the dense output, [C]."""
         return _moments(self.a, self.aa, self.count)
 
-    def pruned_moments(self) -> Moments:
+    def pruned_moments(self) -> OutputMoments:
         """Of the output at each level, [K, C]."""
         return _moments(self.b, self.bb, self.count)
 
@@ -136,7 +125,7 @@ class ChannelSums:
         return self.ab / max(1, self.count)
 
     def distance(self, gain: Tensor | float = 1.0, offset: Tensor | float = 0.0) -> Tensor:
-        """d(a, gain * b + offset) [K], gain and offset [K, C], in the space the weighted sums live in.
+        """d(a, gain * b + offset) (eq:distance) [K], gain and offset [K, C], in the space the weighted sums live in.
 
         The mean over samples of the mean over channels of |a - g b - h|^2 / (|a|^2 + eps), where
         |a - g b - h|^2 = A - 2g AB + g^2 BB - 2h a + 2gh b + h^2 positions. Rounding below 0 is cut off.
@@ -148,7 +137,7 @@ class ChannelSums:
         return per_channel.clamp(min=0).mean(-1) / max(1, self.samples)
 
 
-def _moments(total: Tensor, squares: Tensor, count: int) -> Moments:
+def _moments(total: Tensor, squares: Tensor, count: int) -> OutputMoments:
     mean, mean_square = total / max(1, count), squares / max(1, count)
     var = mean_square - mean.square()
-    return Moments(mean, torch.where(var > _NO_VARIANCE * mean_square, var, 0.0), count)
+    return OutputMoments(mean, torch.where(var > _NO_VARIANCE * mean_square, var, 0.0), count)

@@ -11,7 +11,6 @@ Everything here is a function of tensors, in float64 on the Gram's device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +33,7 @@ TRACE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
+class Removal:
     """The order in which each filter of a group loses its weights, and what each step costs.
 
     order [R, K]: order[r, t] is the input whose weight filter r loses in step t. increase [R, K], float64: what that
@@ -54,7 +53,7 @@ def removal_trace(
     *,
     start: Tensor | None = None,
     rows_at_once: int | None = None,
-) -> Trace:
+) -> Removal:
     """The exact surgeon: every filter loses the weight that costs least, one by one, until none is left.
 
     `start` [R, K] is True where there is a weight at all; the others count as zero, come first and cost nothing. Among
@@ -84,7 +83,7 @@ def removal_trace(
         steps, costs = _eliminate(held, right, gram, index, base)
         order[rows, inputs - size :] = steps
         increase[rows, inputs - size :] = costs * scale[rows, None]
-    return Trace(order, increase, forced)
+    return Removal(order, increase, forced)
 
 
 def _eliminate(weights: Tensor, image: Tensor, gram: Tensor, index: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,7 +144,7 @@ def _eliminate(weights: Tensor, image: Tensor, gram: Tensor, index: Tensor, inve
             weights, pivots = weights.gather(1, left), pivots.gather(1, left)
 
 
-def mask_of(trace: Trace, count: int) -> Tensor:
+def mask_of(trace: Removal, count: int) -> Tensor:
     """bool [R, K], True where a weight stays when exactly `count` of the group go; nested in `count`.
 
     Within a filter the order is the trace's; across filters the one goes on whose next step is cheapest (among equals
@@ -159,17 +158,7 @@ def mask_of(trace: Trace, count: int) -> Tensor:
     return torch.empty_like(trace.order, dtype=torch.bool).scatter_(1, trace.order, steps >= taken[:, None])
 
 
-def curve_of(trace: Trace, counts: Sequence[int]) -> Tensor:
-    """The loss of the group at each of the ascending `counts`, float64: the sum of the removed weights' increases."""
-    total = trace.increase.numel()
-    if list(counts) != sorted(counts) or any(not 0 <= count <= total for count in counts):
-        raise InputError(f"the counts must ascend within 0 .. {total}, not {list(counts)}")
-    losses = trace.increase.flatten()[_sequence(trace)].cumsum(0)  # [R K]
-    losses = torch.cat([losses.new_zeros(1), losses])  # [R K + 1]
-    return losses[torch.tensor(list(counts), dtype=torch.int64, device=losses.device)]
-
-
-def _sequence(trace: Trace) -> Tensor:
+def _sequence(trace: Removal) -> Tensor:
     """[R K]: the steps of all filters, as r K + t, in the order of the greedy choice across filters.
 
     The greedy choice takes the filter whose next step costs least, among equals the lowest. With m_rt = max of
@@ -192,49 +181,40 @@ def _sequence(trace: Trace) -> Tensor:
     return order[(~forced).flatten()[order].to(torch.uint8).argsort(stable=True)]
 
 
-def wide_trace(weights: Tensor, gram: Tensor, scale: Tensor, *, limit: int, keep: int | None = None) -> Trace:
-    """The surgeon for filters with many inputs: cut to `keep` (if given), then to `limit` weights a filter, then exact.
+def wide_trace(weights: Tensor, gram: Tensor, scale: Tensor, *, limit: int) -> Removal:
+    """The surgeon for filters with many inputs: cut to `limit` weights a filter, then exact.
 
-    A cut ranks a filter's weights by w_p² / [h_S⁻¹]_pp, each as if it went alone, and refits the rest:
-    w_S <- h_SS⁻¹ (h w)_S. A cut at or above the present number of weights is left out; with limit >= K this is
-    `removal_trace`. A cut to `keep` first costs keep³ operations a filter for the inverses that the next one needs,
-    where the exact removal from there would cost 2/3 keep³ and lose less: a larger `limit` is the better buy
-    (benchmarks/surgeon.py; there a limit of five times the weights that a filter keeps on average lost nothing against
-    the exact trace, one of three times 2 to 7 %).
+    The cut ranks a filter's weights by w_p² / [h⁻¹]_pp, each as if it went alone, and refits the rest:
+    w_S <- h_SS⁻¹ (h w)_S. With limit >= K this is `removal_trace`. (benchmarks/surgeon.py: a limit of five times the
+    weights that a filter keeps on average lost nothing against the exact trace, one of three times 2 to 7 %.)
 
     The cut weights are forced steps: a mask of at least R (K - limit) removals leaves no filter more than `limit`
-    weights, even where an exact choice would. Each cut's true loss, d' h d of the refitted filter less that before,
-    is shared among its weights in proportion to their rank's cost; so the curve is exact from R (K - limit) removals on
-    (for this order) and at the end of each cut, and an estimate between.
+    weights, even where an exact choice would. The cut's true loss, d' h d of the refitted filter, is shared among its
+    weights in proportion to their rank's cost; so the curve is exact from R (K - limit) removals on (for this order),
+    and an estimate before.
 
     Memory: three matrices of K² doubles, or three batches of BATCH_BYTES.
     """
     weights, gram, scale = _checked(weights, gram, scale)
     filters, inputs = weights.shape
-    if limit < 1 or (keep is not None and keep < limit):
-        raise InputError(f"limit must be at least 1 and keep at least limit, not {limit} and {keep}")
-    cuts = sorted({size for size in (keep or limit, limit) if size < inputs}, reverse=True)
-    if not cuts:
+    if limit < 1:
+        raise InputError(f"limit must be at least 1, not {limit}")
+    if limit >= inputs:
         return removal_trace(weights, gram, scale)
     image = weights @ gram  # [R, K]
-    index = torch.arange(inputs, device=gram.device).expand(filters, inputs)  # [R, n], ascending
-    fitted, pivots = weights, inverse_of(gram).diagonal().expand(filters, inputs)  # [R, n]
-    order, increase = [], []
-    loss = weights.new_zeros(filters)  # [R], unscaled
-    for size in cuts:
-        cost = fitted.square() / torch.maximum(pivots, _least_pivots(gram, index))  # [R, n]
-        cost, ranked = cost.sort(dim=1, stable=True)
-        gone = index.shape[1] - size
-        order.append(index.gather(1, ranked[:, :gone]))
-        index = index.gather(1, ranked[:, gone:].sort(dim=1).values)
-        fitted, pivots = _refit(gram, image, index, pivots=size != cuts[-1])
-        change = weights.scatter_add(1, index, -fitted)  # [R, K]
-        before, loss = loss, ((change @ gram) * change).sum(1)
-        increase.append(_shares(cost[:, :gone]) * (loss - before).clamp(min=0.0)[:, None])
+    everything = torch.arange(inputs, device=gram.device).expand(filters, inputs)  # [R, K]
+    pivots = inverse_of(gram).diagonal().expand(filters, inputs)  # [R, K]
+    cost = weights.square() / torch.maximum(pivots, _least_pivots(gram, everything))  # [R, K]
+    cost, ranked = cost.sort(dim=1, stable=True)
+    gone = inputs - limit
+    index = ranked[:, gone:].sort(dim=1).values  # [R, limit], ascending
+    fitted = _refit(gram, image, index)
+    change = weights.scatter_add(1, index, -fitted)  # [R, K]
+    loss = ((change @ gram) * change).sum(1)  # [R], unscaled
     present = torch.zeros_like(weights, dtype=torch.bool).scatter_(1, index, True)
     exact = removal_trace(torch.zeros_like(weights).scatter_(1, index, fitted), gram, scale, start=present)
-    exact.order[:, : inputs - limit] = torch.cat(order, 1)
-    exact.increase[:, : inputs - limit] = torch.cat(increase, 1) * scale[:, None]
+    exact.order[:, :gone] = ranked[:, :gone]
+    exact.increase[:, :gone] = _shares(cost[:, :gone]) * loss.clamp(min=0.0)[:, None] * scale[:, None]
     return exact
 
 
@@ -244,18 +224,16 @@ def _shares(costs: Tensor) -> Tensor:
     return costs / costs.sum(1, keepdim=True)
 
 
-def _refit(gram: Tensor, image: Tensor, index: Tensor, *, pivots: bool) -> tuple[Tensor, Tensor]:
-    """(h_SS⁻¹ image_S, diagonal of h_SS⁻¹) [R, n] for S = index[r]; without `pivots` the second is left empty."""
+def _refit(gram: Tensor, image: Tensor, index: Tensor) -> Tensor:
+    """h_SS⁻¹ image_S [R, n] for S = index[r]."""
     filters, size = index.shape
     right = image.gather(1, index)
-    fitted, diagonal = torch.empty_like(right), torch.empty_like(right)
+    fitted = torch.empty_like(right)
     rows = torch.arange(filters, device=gram.device)
     for chunk in chunks(rows, torch.full_like(rows, size), None, BATCH_BYTES):
         factor = cholesky(sub_grams(gram, index[chunk]))
         fitted[chunk] = torch.cholesky_solve(right[chunk, :, None], factor)[:, :, 0]
-        if pivots:
-            diagonal[chunk] = torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
-    return fitted, diagonal
+    return fitted
 
 
 def _checked(weights: Tensor, gram: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from repairability._files import write_atomically
-from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet
+from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, HELD_OUT, CalibrationSet
 from repairability.cli.options import (
     AsJson,
     Count,
@@ -36,7 +36,6 @@ from repairability.cli.options import (
     use_threads,
 )
 from repairability.detect import METHODS, find_transition
-from repairability.detect.joint import HELD_OUT
 from repairability.errors import InputError, unknown
 from repairability.pruning import PruneConfig
 from repairability.report import ReportData, write_report

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from repairability._files import write_atomically
-from repairability._torch import copy_of
 from repairability.allocation import check_sparsity, target_count
+from repairability.calibration import HELD_OUT
 from repairability.cli.options import (
     AsJson,
     Count,
@@ -39,11 +39,13 @@ from repairability.cli.options import (
     sparsities,
     use_threads,
 )
+from repairability.curves import MEASURES
 from repairability.diagnostics import GRID, OBSERVE, diagnose
 from repairability.evaluation import agreement, evaluate
-from repairability.pruning import AUTO, BUDGET, HELD_OUT, PruneConfig, load, prune
-from repairability.repairs import REPAIRS, BatchNormRepair, get_repair
-from repairability.rules import MEASURES, RULES, get_rule
+from repairability.pruning import AUTO, PruneConfig, load, prune, prune_best
+from repairability.pruning.choose import SECONDS as BUDGET
+from repairability.repairs import REPAIRS, get_repair, recalibrated
+from repairability.rules import RULES, get_rule
 from repairability.scores import SCORES, get_score
 from repairability.tables import Table, percent
 
@@ -186,18 +188,12 @@ def prune_verb(
         observe=observe, conditioned_on=conditioned_on, options=options, count=count, **layer_choice(types, skip, only)
     )
     images = draw(source_data, count, seed, HELD_OUT if best or rule == AUTO else 0)
-    result = prune(
-        net,
-        images,
-        sparsity=sparsity,
-        rule=rule,
-        score=score,
-        repair=repair,
-        curves=measured,
-        config=config,
-        best=best,
-        budget=budget,
-    )
+    if best:
+        result = prune_best(net, images, sparsity=sparsity, seconds=budget, config=config)
+    else:
+        result = prune(
+            net, images, sparsity=sparsity, rule=rule, score=score, repair=repair, curves=measured, config=config
+        )
     scores: dict[str, Any] = {}
     if evaluate_on:
         for name, each in (("dense", net), ("pruned", result.model)):
@@ -253,9 +249,8 @@ def evaluate_verb(
     source = read_data(data, root, image_size)
     check_classes(tested, source, model)
     if recalibrate:
-        tested = copy_of(tested)
         images = draw(source, min(128, len(source.train)), seed)
-        BatchNormRepair()(tested, layers_of(tested, "conv", [], None), {}, images)
+        tested = recalibrated(tested, images)
     metrics = evaluate(tested, source.test.batches(limit=limit))
     found = {"model": model, "data": source.name, **metrics.to_dict()}
     tables = [metrics.table()]

@@ -26,8 +26,9 @@ from repairability.cli.options import (
     print_table,
     read_diagnosis,
 )
+from repairability.curves import MEASURES
 from repairability.errors import InputError
-from repairability.rules import MEASURES, RULES, allocate, get_rule
+from repairability.rules import RULES, allocate, get_rule
 from repairability.tables import Table, csv_text
 
 

@@ -182,7 +182,7 @@ def _read_store(folder: Path, chosen: Sequence[str]) -> tuple[Found, list[str]]:
 
 def _print_studies(studies: Found, as_json: bool) -> None:
     sections = Studies(studies)
-    made = [(entry, counts(entry, records), sections[entry.name].tables) for entry, records in studies]
+    made = [(entry, counts(entry, records), sections.tables(entry.name)) for entry, records in studies]
     if as_json:
         words = [
             {

@@ -32,8 +32,8 @@ from repairability.experiments import (
     sweep,
 )
 from repairability.experiments.archive import archived_records, copy_known
+from repairability.report.sections import get_section, study_section
 from repairability.tables import Table, percent
-from reproduction.sections import study_tables
 
 
 def sweep_verb(
@@ -82,6 +82,8 @@ def sweep_verb(
         if not folder.is_dir():
             raise InputError(f"--files {folder}: there is no such folder")
     whole = smoke(read_study(study)) if smoke_run else read_study(study)
+    for section in whole.sections:
+        get_section(section)  # a name nobody knows is said before the runs, not after them
     part = only(whole, chosen) if chosen else whole
     records = Store(store)
     archived = {} if known is None else archived_records(known)
@@ -103,7 +105,7 @@ def sweep_verb(
             watch=watch,
         )
     kept, problems = records.read_all(records.members(whole.name))
-    tables = study_tables(whole.section, kept, smoke=whole.smoke)
+    tables = study_section(whole.sections, kept, smoke=whole.smoke).tables
     notes = [*found.problems, *problems]
     summary = {
         "study": whole.name,

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import nn
 
 from repairability.allocation import check_sparsity
-from repairability.calibration import CalibrationSet, Images
+from repairability.calibration import Images
 from repairability.detect import cts, joint
 from repairability.detect.result import Transition
 from repairability.errors import InputError, unknown
-from repairability.network.layers import prunable_layers
-from repairability.pruning import PruneConfig, PruneResult
-from repairability.rules import Rule
+from repairability.pruning import PruneConfig
+from repairability.rules import RuleLike
 
 METHODS = ("cts", "agreement")
 
@@ -26,12 +25,11 @@ def find_transition(
     sparsities: Sequence[float] | None = None,
     low: float = 0.90,
     high: float = 0.975,
-    reference: str | Rule = "erk",
+    reference: RuleLike = "erk",
     method: str = "cts",
     strict: bool = True,
     null: bool = True,
     config: PruneConfig | None = None,
-    watch: Callable[[PruneResult], None] | None = None,
 ) -> Transition:
     """Where allocation begins to matter and where recovery ends, from unlabeled images alone.
 
@@ -39,22 +37,18 @@ def find_transition(
     allocation's own sparsities, else it is interpolated). `method="agreement"` prunes and repairs the network at each
     sparsity by three rules and watches its agreement with the dense network on held-out images: dearer, and about the
     joint network. `low`, `high` and `reference` belong to "cts". `null=False` skips the comparison with no information.
-    `watch` is handed every network that "agreement" prunes (the random ones of the null aside).
     """
     if method not in METHODS:
         raise unknown("method", str(method), METHODS)
     settings = config or PruneConfig()
-    layers = prunable_layers(model, types=settings.types, skip=settings.skip, only=settings.only)
     if method == "agreement":
         sweep = _sweep(joint.SWEEP if sparsities is None else sparsities)
-        return joint.find_by_agreement(
-            model, images, sweep, settings, refine=sparsities is None, null=null, watch=watch
-        )
+        return joint.find_by_agreement(model, images, sweep, settings, refine=sparsities is None, null=null)
     sweep = _sweep(cts.SWEEP if sparsities is None else sparsities)
     if not check_sparsity(low, "low") < check_sparsity(high, "high"):
         raise InputError(f"low must be below high: {low:g}, {high:g}")
-    calibration = CalibrationSet.read(images, count=settings.count, batch_size=settings.batch_size)
-    return cts.find_by_cts(model, layers, calibration, sweep, (low, high), reference, strict, null, settings)
+    detector = cts.Detector(sweep, (low, high), reference, strict, settings, settings.calibration(images))
+    return detector.find(model, settings.layers(model), null=null)
 
 
 def _sweep(sparsities: Sequence[float]) -> tuple[float, ...]:

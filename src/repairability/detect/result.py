@@ -104,50 +104,50 @@ def _words(interval: Interval) -> str:
     return f"at {100 * low:g} %" if low == high else f"between {100 * low:g} and {100 * high:g} %"
 
 
-def _null_words(found: Transition) -> str:
-    if found.core is None or found.informative:
+def _null_words(transition: Transition) -> str:
+    if transition.core is None or transition.informative:
         return ""
-    which = " and ".join(name for name, share in found.null.items() if share >= 0.5)
+    which = " and ".join(name for name, share in transition.null.items() if share >= 0.5)
     return f" But the detector names the same core without the information ({which}): here it carries none."
 
 
-def _cts_advice(found: Transition) -> str:
-    if found.core is None:
+def _cts_advice(transition: Transition) -> str:
+    if transition.core is None:
         return "No transition detected: the score does not rise above its background anywhere in the sweep."
-    band = f" It is elevated {_words(found.broad)}." if found.broad else " No broad band was detected."
+    band = f" It is elevated {_words(transition.broad)}." if transition.broad else " No broad band was detected."
     return (
-        f"By the single-layer score, the choice between rr and the reference should matter most {_words(found.core)}."
-        f"{band}{_null_words(found)}"
+        "By the single-layer score, the choice between rr and the reference should matter most "
+        f"{_words(transition.core)}.{band}{_null_words(transition)}"
     )
 
 
-def _agreement_advice(found: Transition) -> str:
-    points = found.sparsities
-    if found.broad is None:
-        best = _best_rule(found, len(points) - 1)
+def _agreement_advice(transition: Transition) -> str:
+    points = transition.sparsities
+    if transition.broad is None:
+        best = _best_rule(transition, len(points) - 1)
         return f"No transition up to {100 * points[-1]:g} %: the best rule ({best}) loses little."
-    before = [s for s in points if s < found.broad[0]]
+    before = [s for s in points if s < transition.broad[0]]
     parts = ["recovery is lost from the first point on"]
     if before:
-        differ = any(found.series["beyond noise"][i] for i in range(len(before)))
+        differ = any(transition.series["beyond noise"][i] for i in range(len(before)))
         which = (
-            f"the best rule ({_best_rule(found, len(before) - 1)}) loses little, others more"
+            f"the best rule ({_best_rule(transition, len(before) - 1)}) loses little, others more"
             if differ
             else "any rule will do"
         )
         parts = [f"up to {100 * before[-1]:g} % {which}"]
-    if found.core is not None:
-        parts.append(f"{_words(found.core)} the rule matters most")
+    if transition.core is not None:
+        parts.append(f"{_words(transition.core)} the rule matters most")
     else:
         parts.append("inside the transition the rules do not differ beyond noise")
-    if found.collapse is None:
+    if transition.collapse is None:
         parts.append(f"at {100 * points[-1]:g} % something is still left")
     else:
-        parts.append(f"from {100 * found.collapse:g} % on no allocation helps")
+        parts.append(f"from {100 * transition.collapse:g} % on no allocation helps")
     text = "; ".join(parts)
-    return text[0].upper() + text[1:] + "." + _null_words(found)
+    return text[0].upper() + text[1:] + "." + _null_words(transition)
 
 
-def _best_rule(found: Transition, i: int) -> str:
+def _best_rule(transition: Transition, i: int) -> str:
     """The rule that agrees most at a point."""
-    return max(found.rules, key=lambda rule: float(found.series[rule][i] or 0.0))
+    return max(transition.rules, key=lambda rule: float(transition.series[rule][i] or 0.0))

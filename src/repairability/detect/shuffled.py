@@ -12,11 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from repairability.detect.verdict import agreement_transition, at_chance, best_of, fallen, spread_of
+from repairability.detect.verdict import Agreements, agreement_transition, at_chance, best_of, fallen, spread_of
 from repairability.evaluation import Agreement
 from repairability.transition import Interval, inside, overlap
 
-Found = Mapping[float, Mapping[str, Agreement]]
 Ask = Callable[[float], Agreement | None]
 """A sparsity -> the agreement of rr's network on these shuffled curves; None where rr cannot reach it."""
 
@@ -24,26 +23,28 @@ _MOST_OPEN = 12
 """With so many open points their combinations are not gone through; the next point is asked first."""
 
 
-def median_overlap(found: Found, core: Interval, shuffles: Sequence[Ask], track: Callable[..., Iterable[Ask]]) -> float:
+def median_overlap(
+    agreements: Agreements, core: Interval, shuffles: Sequence[Ask], track: Callable[..., Iterable[Ask]]
+) -> float:
     """The median, over the shuffles, of the share of the core that is named again; the last shuffles are left out when
     they cannot move it.
     """
     shares: list[float] = []
     for ask in track(shuffles, "the same on shuffled curves", len(shuffles)):
-        shares.append(named_again(found, core, ask))
+        shares.append(named_again(agreements, core, ask))
         left = len(shuffles) - len(shares)
         if np.median(shares + [0.0] * left) == np.median(shares + [1.0] * left):
             break
     return float(np.median(shares + [0.0] * (len(shuffles) - len(shares))))
 
 
-def named_again(found: Found, core: Interval, ask: Ask) -> float:
+def named_again(agreements: Agreements, core: Interval, ask: Ask) -> float:
     """The overlap of the core with the one found when rr's agreements are those that `ask` gives.
 
     Asks from the core outwards, the points where the other rules do not differ first, until every possible rest gives
     the same overlap; it is then exactly that of asking everywhere.
     """
-    known = {s: {rule: x for rule, x in found[s].items() if rule != "rr"} for s in sorted(found)}
+    known = {s: {rule: x for rule, x in agreements[s].items() if rule != "rr"} for s in sorted(agreements)}
     points = tuple(known)
     middle = (core[0] + core[1]) / 2
     within = set(inside(core, points))

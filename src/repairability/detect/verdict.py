@@ -9,7 +9,12 @@ from repairability.detect.result import Transition
 from repairability.evaluation import Agreement
 from repairability.transition import longest_run
 
-RULES = ("erk", "lamp", "rr")
+COMPARED = ("erk", "lamp", "rr")
+"""The rules whose networks are compared."""
+
+Agreements = Mapping[float, Mapping[str, Agreement]]
+"""sparsity -> rule -> the agreement of its network with the dense one; a rule that cannot reach it is left out."""
+
 TOLERANCE = 0.02
 """Agreement may fall by this much, beyond two standard errors, before a transition is said to begin."""
 
@@ -28,17 +33,19 @@ def at_chance(now: Agreement) -> bool:
     return now.same <= now.chance + 2 * now.standard_error
 
 
-def agreement_transition(found: Mapping[float, Mapping[str, Agreement]]) -> Transition:
+def agreement_transition(agreements: Agreements) -> Transition:
     """What the agreements of the rules, per sparsity, say about the network."""
-    points = tuple(sorted(found))
-    rules = [rule for rule in RULES if any(rule in found[s] for s in points)]
-    best = [best_of(found[s]) for s in points]
+    points = tuple(sorted(agreements))
+    rules = [rule for rule in COMPARED if any(rule in agreements[s] for s in points)]
+    best = [best_of(agreements[s]) for s in points]
     series: dict[str, list[float | None]] = {
-        rule: [found[s][rule].same if rule in found[s] else None for s in points] for rule in rules
+        rule: [agreements[s][rule].same if rule in agreements[s] else None for s in points] for rule in rules
     }
-    series |= {f"KL {rule}": [found[s][rule].kl if rule in found[s] else None for s in points] for rule in rules}
+    series |= {
+        f"KL {rule}": [agreements[s][rule].kl if rule in agreements[s] else None for s in points] for rule in rules
+    }
     series["chance"] = [None if x is None else x.chance for x in best]
-    spread = [spread_of(found[s]) for s in points]
+    spread = [spread_of(agreements[s]) for s in points]
     series["beyond noise"] = [max(0.0, x) for x in spread]
 
     first = next((x for x in best if x is not None), None)
@@ -56,7 +63,7 @@ def agreement_transition(found: Mapping[float, Mapping[str, Agreement]]) -> Tran
         broad = (points[start], points[last])
         run = longest_run([start <= i <= last and spread[i] > 0 for i in range(len(points))], spread)
         core = (points[run[0]], points[run[-1]]) if run else None
-    unreachable = {rule: [s for s in points if rule not in found[s]] for rule in rules}
+    unreachable = {rule: [s for s in points if rule not in agreements[s]] for rule in rules}
     return Transition(
         method="agreement",
         sparsities=points,
@@ -68,9 +75,9 @@ def agreement_transition(found: Mapping[float, Mapping[str, Agreement]]) -> Tran
     )
 
 
-def spread_of(found: Mapping[str, Agreement]) -> float:
+def spread_of(rules: Mapping[str, Agreement]) -> float:
     """By how much the best and the worst rule differ beyond two standard errors of their difference."""
-    ordered = sorted(found.values(), key=lambda x: x.same)
+    ordered = sorted(rules.values(), key=lambda x: x.same)
     if len(ordered) < 2:
         return 0.0
     worst, best = ordered[0], ordered[-1]

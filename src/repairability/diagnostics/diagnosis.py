@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 
 from repairability._frames import frame_of
-from repairability.curves import Curves
-from repairability.errors import InputError
+from repairability.curves import MEASURES, Curves
+from repairability.errors import InputError, unknown
 from repairability.repairs import Statistics
 from repairability.tables import Table, Value, csv_text
-
-MEASURES = ("raw", "residual", "rr")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +33,12 @@ class Diagnosis(Value):
     images: int
     fingerprint: str
     statistics: Statistics | None = field(default=None, repr=False)
+
+    def measured(self, measure: str) -> Curves:
+        """The curves of one measure."""
+        if measure not in MEASURES:
+            raise unknown("measure", measure, MEASURES)
+        return {"raw": self.raw, "residual": self.residual, "rr": self.rr}[measure]
 
     def table(self) -> Table:
         rows = [
@@ -86,7 +90,7 @@ class Diagnosis(Value):
             "observe": self.observe,
             "images": self.images,
             "fingerprint": self.fingerprint,
-            **{measure: getattr(self, measure).to_dict()["layers"] for measure in MEASURES},
+            **{measure: self.measured(measure).to_dict()["layers"] for measure in MEASURES},
         }
 
     @classmethod

@@ -6,20 +6,22 @@ import torch
 from torch import Tensor
 
 from repairability.algebra.sums import EPS, ChannelSums
-from repairability.repairs.response import Norm, Repair, Response, respond
+from repairability.repairs.repair import Repair
+from repairability.repairs.response import Norm, Response
 
 
 def measures(
     sums: ChannelSums, bias: Tensor, norm: Norm | None, repair: Repair, *, shifts: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(raw, residual, rr) [K]: d(a, b), d(a, repaired), and (residual + eps) / (raw + eps).
+    """(raw, residual, rr) [K]: d(a, b) (eq:raw_shift), d(a, repaired) (eq:repair_residual), and the ratio
+    (residual + eps) / (raw + eps) (eq:repair_ratio).
 
     Without a norm, a and b are the layer's own outputs (a shift that a repair writes into the running mean of a norm
     counts among them: it stands in for a bias; `shifts` as in `Response`). With one they are what comes out of it:
     dense and pruned pass the dense statistics, the repaired passes the statistics that the repair leaves there.
     """
     raw = sums.distance()
-    end = respond(repair, Response.begin(sums, bias, norm, shifts=shifts))
+    end = repair.respond(Response.begin(sums, bias, norm, shifts=shifts))
     gain, offset = end.gain, end.offset
     if norm is not None and end.norm is not None:
         # The sums are those of b' = s b + t. The repaired output is s' (g b + h) + t' with the new statistics, so in

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from repairability.masks import magnitude_levels
-from repairability.network.layers import Layer
+from repairability.network.layers import Layer, bias_of
 from repairability.network.unfold import Geometry
 
 _CHUNK = 75_000
@@ -32,7 +32,7 @@ class LevelProducts:
         self.geometry = Geometry.of(layer.name, module)
         self.levels, self.channels = len(counts), layer.shape[0]
         self.weight = layer.weight.detach()
-        self.bias: Tensor | None = getattr(module, "bias", None)
+        self.bias = bias_of(module)
         self.layer, self.counts = layer, counts
         dense_share = 1 - counts[0] / layer.total
         self.sparse = (
@@ -64,7 +64,7 @@ class LevelProducts:
             columns = self.geometry.unfold(part, taps)
             out = self._times(matrix, columns).view(self.levels, self.channels, positions, len(part))
             if self.bias is not None:
-                out[-1] += self.bias.detach().to(out.dtype)[:, None, None]
+                out[-1] += self.bias.to(out.dtype)[:, None, None]
             for level in range(self.levels - 2, -1, -1):
                 out[level] += out[level + 1]
             yield slice(start, start + step), out.permute(0, 3, 1, 2)

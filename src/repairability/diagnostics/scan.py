@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from repairability._torch import OutputHook, batch_norms, evaluating, output_hooks, run
-from repairability.algebra.sums import ChannelSums, Moments
+from repairability.algebra.sums import ChannelSums, OutputMoments
 from repairability.allocation import check_sparsity, pruned_count
 from repairability.calibration import CalibrationSet
 from repairability.diagnostics.products import LevelProducts
 from repairability.errors import InputError
-from repairability.network.layers import Layer, Layers
+from repairability.network.layers import Layer, Layers, bias_of
 from repairability.network.trace import trace
 from repairability.progress import track
 from repairability.repairs.response import Norm
@@ -40,7 +40,7 @@ class Scan:
     shifts: bool  # a channel can be shifted: the layer has a bias, or a BatchNorm of its own behind it
 
     @property
-    def moments(self) -> Moments:
+    def moments(self) -> OutputMoments:
         return self.sums.dense_moments()
 
 
@@ -54,10 +54,10 @@ def scan(
     """One `Scan` per layer. `grid` gives each layer its sparsities. The model is only read."""
     if observe not in OBSERVE:
         raise InputError(f"observe must be one of {', '.join(OBSERVE)}, not {observe!r}")
-    grids = {layer.name: _checked_grid(layer.name, grid) for layer in layers}
+    grids = {layer.name: checked_grid(layer.name, grid) for layer in layers}
     first = next(iter(calibration.batches(model)))
-    found = trace(model, layers, first)
-    norms = _norms_behind(model, layers, found.norms, observe)
+    way = trace(model, layers, first)
+    norms = _norms_behind(model, layers, way.norms, observe)
 
     def prepare(layer: Layer) -> tuple[Scan, LevelProducts | None]:
         counts = [pruned_count(layer.total, s) for s in grids[layer.name]]
@@ -67,12 +67,12 @@ def scan(
         sums = ChannelSums(
             len(measured), layer.shape[0], scale=norm.scale() if norm else None, shift=norm.shift() if norm else None
         )
-        bias = getattr(module, "bias", None)
-        beta = torch.zeros(layer.shape[0], dtype=torch.float64) if bias is None else bias.detach().double().cpu()
+        bias = bias_of(module)
+        beta = torch.zeros(layer.shape[0], dtype=torch.float64) if bias is None else bias.double().cpu()
         products = LevelProducts(layer, module, [counts[k] for k in measured]) if measured else None
         if products is not None:
-            products.prepare(found.inputs[layer.name], first.dtype)
-        shifts = bias is not None or layer.name in found.own_norms
+            products.prepare(way.inputs[layer.name], first.dtype)
+        shifts = bias is not None or layer.name in way.own_norms
         return Scan(grids[layer.name], tuple(measured), sums, beta, norm, shifts), products
 
     with ThreadPoolExecutor(max(1, torch.get_num_threads())) as threads:  # NumPy's selections release the lock
@@ -98,7 +98,8 @@ def scan(
     return {name: result for name, (result, _) in prepared.items()}
 
 
-def _checked_grid(layer: str, grid: Mapping[str, Sequence[float]]) -> tuple[float, ...]:
+def checked_grid(layer: str, grid: Mapping[str, Sequence[float]]) -> tuple[float, ...]:
+    """A layer's sparsities, rising within [0, 1], or an error that names the layer."""
     if layer not in grid:
         raise InputError(f"the grid gives no sparsities for layer {layer!r}")
     points = tuple(check_sparsity(s, f"a grid sparsity of layer {layer!r}") for s in grid[layer])
@@ -119,7 +120,7 @@ def _norms_behind(model: nn.Module, layers: Layers, names: Mapping[str, str], ob
             "(observe='norm-or-layer' measures such layers at their own output)"
         )
     modules = batch_norms(model)
-    found = {}
+    behind = {}
     for layer, name in names.items():
         norm = modules[name]
         assert norm.running_mean is not None
@@ -127,5 +128,5 @@ def _norms_behind(model: nn.Module, layers: Layers, names: Mapping[str, str], ob
         mean, var = norm.running_mean.double().cpu(), norm.running_var.double().cpu()
         weight = torch.ones_like(mean) if norm.weight is None else norm.weight.detach().double().cpu()
         shift = torch.zeros_like(mean) if norm.bias is None else norm.bias.detach().double().cpu()
-        found[layer] = Norm(weight, shift, norm.eps, mean, var)
-    return found
+        behind[layer] = Norm(weight, shift, norm.eps, mean, var)
+    return behind

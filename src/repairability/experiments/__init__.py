@@ -7,8 +7,8 @@ from repairability.experiments.files import Files
 from repairability.experiments.run import run_job
 from repairability.experiments.shared import Job
 from repairability.experiments.spec import RunSpec, describe
-from repairability.experiments.store import Record, Store, StudyEntry
-from repairability.experiments.study import Study, only, read_study, smoke
+from repairability.experiments.store import Record, Store
+from repairability.experiments.study import Study, StudyEntry, only, read_study, smoke
 from repairability.experiments.sweep import Progress, sweep
 
 __all__ = [

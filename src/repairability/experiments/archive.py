@@ -14,7 +14,8 @@ from typing import Any
 from repairability._files import read_text, write_atomically
 from repairability.errors import InputError
 from repairability.experiments.spec import RunSpec
-from repairability.experiments.store import Record, Store, StudyEntry
+from repairability.experiments.store import Record, Store
+from repairability.experiments.study import StudyEntry
 from repairability.tables import csv_text
 
 STUDIES, RECORDS, NETWORKS, ORIGINS = "studies.csv", "records.csv", "networks.csv", "origins.csv"
@@ -77,9 +78,9 @@ def read_archive(folder: Path) -> list[tuple[StudyEntry, list[Record]]]:
     """The studies of an archive with their records."""
     records = archived_records(folder)
     studies = []
-    for row in _rows(folder / STUDIES, "name", "title", "section", "about", "runs"):
-        ids = tuple(row["runs"].split())
-        entry = StudyEntry(row["name"], row["title"], row["section"], row["about"], ids)
+    for row in _rows(folder / STUDIES, "name", "title", "about", "runs"):
+        ids, sections = tuple(row["runs"].split()), tuple((row.get("sections") or row["section"]).split())
+        entry = StudyEntry(row["name"], row["title"], sections, row["about"], ids)
         studies.append((entry, [records[run_id] for run_id in ids if run_id in records]))
     return studies
 
@@ -102,7 +103,7 @@ def copy_known(records: Mapping[str, Record], store: Store, run_ids: Iterable[st
 
 
 def _study_row(entry: StudyEntry) -> dict[str, object]:
-    words = {"name": entry.name, "title": entry.title, "section": entry.section, "about": entry.about}
+    words = {"name": entry.name, "title": entry.title, "sections": " ".join(entry.sections), "about": entry.about}
     return {**words, "runs": " ".join(entry.run_ids)}
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 
 from repairability._files import write_atomically
-from repairability.algebra.sums import Moments
+from repairability.algebra.sums import OutputMoments
 from repairability.diagnostics import Diagnosis
 from repairability.experiments.store import Store
 
@@ -85,7 +85,7 @@ def unpack_diagnosis(content: bytes) -> Diagnosis:
     tensors = from_bytes(content)
     counts = json.loads(header["counts"])
     statistics = {
-        layer: Moments(mean=tensors[f"{layer}|mean"], var=tensors[f"{layer}|var"], count=count)
+        layer: OutputMoments(mean=tensors[f"{layer}|mean"], var=tensors[f"{layer}|var"], count=count)
         for layer, count in counts.items()
     }
     return replace(Diagnosis.from_json(header["diagnosis"]), statistics=statistics)

@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,14 @@ from torch import Tensor, nn
 
 from repairability._torch import threads
 from repairability.allocation import Allocation
-from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES
+from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, HELD_OUT
 from repairability.data import Data
 from repairability.detect import find_transition
-from repairability.detect.joint import HELD_OUT
-from repairability.diagnostics import diagnose
 from repairability.evaluation import agreement_of_logits, logits_of
 from repairability.experiments.shared import BATCH, Job, Shared, Stages, calibration_images
 from repairability.experiments.store import Record
 from repairability.provenance import provenance
-from repairability.pruning import PruneConfig, prune
+from repairability.pruning import Recipe, measurement_for, prune
 from repairability.transition import objective, sparsities_per_layer
 
 
@@ -65,7 +63,7 @@ def _prune(job: Job, stages: Stages) -> dict[str, Any]:
         score=spec.score,
         repair=spec.repair,
         curves=diagnosis,
-        config=PruneConfig(observe=spec.observe, options=spec.options, count=spec.count),
+        config=spec.config,
     )
     for stage, seconds in result.timings.items():
         stages.seconds[stage] = round(seconds, 4)
@@ -96,17 +94,10 @@ def _prune(job: Job, stages: Stages) -> dict[str, Any]:
 
 def _objective(shared: Shared, plan: Allocation) -> float:
     """J, strict: rr measured at the allocation's own sparsities, conditioned on CR+BN."""
-    grid = sparsities_per_layer([plan], {})
-    spec = shared.job.spec
-    found = diagnose(
-        shared.model,
-        shared.calibration,
-        grid=grid,
-        repair=spec.conditioned_on or "cr+bn",
-        observe=spec.observe,
-        layers=shared.layers,
-    )
-    return objective(found.rr, plan)
+    config = replace(shared.job.spec.config, grid=sparsities_per_layer([plan], {}))
+    wanted = measurement_for(Recipe("rr"), [plan.sparsity], config)
+    assert wanted is not None, "rr works on curves"
+    return objective(wanted.diagnose(shared.model, shared.calibration, shared.layers).rr, plan)
 
 
 def _agreement(shared: Shared, model: nn.Module) -> dict[str, Any]:
@@ -136,7 +127,7 @@ def _detect(job: Job, stages: Stages) -> dict[str, Any]:
             sparsities=spec.sweep,
             method=spec.method,
             null=spec.null,
-            config=PruneConfig(observe=spec.observe, conditioned_on=spec.conditioned_on, count=spec.count),
+            config=spec.config,
         )
     return {"transition": found.to_dict(), "fingerprint": images.fingerprint}
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repairability._torch import copy_of, state_digest
-from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet
+from repairability._torch import state_digest
+from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, HELD_OUT, CalibrationSet
 from repairability.data import Data, load_data
-from repairability.diagnostics import Diagnosis, diagnose
+from repairability.diagnostics import Diagnosis
 from repairability.evaluation import Metrics, evaluate
 from repairability.experiments.cache import cached, cached_all, key_of, pack_diagnosis, unpack_diagnosis
 from repairability.experiments.spec import FIT_VERSION, RunSpec
@@ -25,9 +25,8 @@ from repairability.experiments.store import Store
 from repairability.models import create_model
 from repairability.network.folding import for_inference
 from repairability.network.layers import Layers, prunable_layers
-from repairability.pruning import AUTO, HELD_OUT, grid_for, needs_curves
-from repairability.repairs import BatchNormRepair, get_repair
-from repairability.repairs.reconstruct import fit_of
+from repairability.pruning import AUTO, measurement_for
+from repairability.repairs import recalibrated
 from repairability.training import TRAINED, digits_network
 
 BATCH = 250
@@ -142,33 +141,21 @@ class Shared:
             most = min(spec.count + BN_BATCHES * BN_BATCH_SIZE + judging, left)
             return calibration_images(self.data, spec.seed, spec.count, most)
 
-    def diagnosis(self) -> Diagnosis:
-        """With the dense statistics that any repair needs. A rule that needs no curves takes what the others measured;
-        its own repair may be one of which rr knows nothing.
+    def diagnosis(self) -> Diagnosis | None:
+        """The curves that the spec's recipe needs, with the dense statistics; None where its rule works on none, or
+        where it is chosen among rules that measure for themselves.
         """
         spec = self.job.spec
-        repair = spec.conditioned_on or spec.repair
-        if not needs_curves(spec.rule, spec.options) and not repair.startswith("cr"):
-            repair = "cr+bn"
-        grid = grid_for([spec.sparsity], spec.grid) if isinstance(spec.grid, str) else spec.grid
+        wanted = None if spec.rule == AUTO else measurement_for(spec.recipe, [spec.sparsity], spec.config)
+        if wanted is None:
+            return None
 
         def measure() -> bytes:
-            return pack_diagnosis(
-                diagnose(
-                    self.model,
-                    self.calibration,
-                    grid=grid,
-                    repair=repair,
-                    observe=spec.observe,
-                    layers=self.layers,
-                    score=spec.score,
-                )
-            )
+            return pack_diagnosis(wanted.diagnose(self.model, self.calibration, self.layers))
 
         with self.stages("diagnose"):
-            about = (_digest(self.model), self.calibration.fingerprint, grid, repair, spec.observe, spec.threads)
-            # only the curves of a refit know of scores
-            key = key_of(*about, *([spec.score, FIT_VERSION] if fit_of(get_repair(repair)) else []))
+            version = [FIT_VERSION] if wanted.repair.fit is not None else []
+            key = key_of(_digest(self.model), self.calibration.fingerprint, wanted.key, spec.threads, *version)
             return unpack_diagnosis(cached(self.store, "diagnosis", key, measure)[0])
 
     def metrics(self, model: nn.Module, stage: str = "evaluate") -> Metrics:
@@ -189,14 +176,13 @@ class Shared:
         def as_it_is() -> bytes:
             return json.dumps(self.metrics(self.model, "dense").top1).encode()
 
-        def recalibrated() -> bytes:
-            copy = copy_of(self.model)
+        def after_bn() -> bytes:
             with self.stages("dense"):
-                BatchNormRepair()(copy, self.layers, {}, self.calibration)
+                copy = recalibrated(self.model, self.calibration)
             return json.dumps(self.metrics(copy, "dense").top1).encode()
 
         spec = self.job.spec
         about = (_digest(self.model), self.data.fingerprint, spec.test_images, spec.threads, spec.precision)
         drawn = key_of(*about, self.calibration.fingerprint)
-        entries = {"dense": (key_of(*about), as_it_is), "dense_bn": (drawn, recalibrated)}
+        entries = {"dense": (key_of(*about), as_it_is), "dense_bn": (drawn, after_bn)}
         return {f"{name}_top1": json.loads(found) for name, found in cached_all(self.store, entries).items()}

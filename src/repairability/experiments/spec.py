@@ -13,11 +13,10 @@ from repairability.allocation import check_sparsity
 from repairability.detect import METHODS
 from repairability.diagnostics import OBSERVE
 from repairability.errors import InputError, unknown
-from repairability.pruning import AUTO
+from repairability.pruning import AUTO, PruneConfig, Recipe
 from repairability.repairs import get_repair
-from repairability.repairs.reconstruct import fit_of
 from repairability.rules import RULES
-from repairability.scores import SCORES
+from repairability.scores import SCORES, get_score
 
 VERSION = 1
 """Part of every id: raised when the computation changes, a default included."""
@@ -97,10 +96,25 @@ class RunSpec(BaseModel):
             raise InputError(f"{name}: {first['msg']}{given}") from error
 
     @property
+    def recipe(self) -> Recipe:
+        return Recipe(self.rule, self.score, self.repair, self.options)
+
+    @property
+    def config(self) -> PruneConfig:
+        """How `prune` and `find_transition` are told of the rest."""
+        return PruneConfig(
+            grid=self.grid,
+            observe=self.observe,
+            conditioned_on=self.conditioned_on,
+            options=self.options,
+            count=self.count,
+        )
+
+    @property
     def fits(self) -> bool:
         """Whether least squares decide anything: the weights that go, what becomes of the others, or the curves."""
         repairs = [get_repair(name) for name in (self.repair, self.conditioned_on) if name is not None]
-        return self.score == "second_order" or any(fit_of(repair) for repair in repairs)
+        return get_score(self.score).solves or any(repair.fit is not None for repair in repairs)
 
     def to_dict(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

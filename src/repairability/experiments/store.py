@@ -12,10 +12,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from repairability._files import write_atomically
 from repairability._frames import frame_of
 from repairability.errors import InputError
 from repairability.experiments.spec import RunSpec
+from repairability.experiments.study import StudyEntry
 
 
 @dataclass(frozen=True)
@@ -89,18 +92,6 @@ class Record:
         }
 
 
-@dataclass(frozen=True)
-class StudyEntry:
-    """A study that was swept into a store: which runs are its own, and the report section that shows them."""
-
-    name: str
-    title: str
-    section: str
-    about: str
-    run_ids: tuple[str, ...]
-    smoke: bool = False
-
-
 class Store:
     """`records/ID.json`, `studies/NAME.json`, `cache/` and `locks/` below one folder."""
 
@@ -167,9 +158,8 @@ class Store:
         found = []
         for file in sorted((self.folder / "studies").glob("*.json")):
             try:
-                content = json.loads(file.read_text())
-                found.append(StudyEntry(**{**content, "run_ids": tuple(content["run_ids"])}))
-            except (OSError, ValueError, TypeError, KeyError) as error:
+                found.append(TypeAdapter(StudyEntry).validate_python(json.loads(file.read_text())))
+            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
                 raise InputError(f"{file} is not a study of a store: {error}") from error
         return found
 

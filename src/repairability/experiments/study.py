@@ -1,4 +1,6 @@
-"""A study: a TOML file with a base spec, cases, axes and exclusions; the cells are their product."""
+"""A study: a TOML file with a base spec, cases, axes and exclusions, whose product are its cells; or the runs of other
+studies; and the sections that show them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import model_validator
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from repairability._files import read_text
 from repairability.errors import InputError, unknown
@@ -19,38 +24,101 @@ if sys.version_info >= (3, 11):
 else:  # the standard library's reader came with 3.11
     import tomli as tomllib
 
-KEYS = ("title", "section", "about", "base", "cases", "axes", "exclude")
+KEYS = ("title", "sections", "section", "about", "runs_of", "base", "cases", "axes", "exclude")
+CELLS = ("base", "cases", "axes", "exclude")
+"""Keys about cells of a study's own; with `runs_of` it needs none of them."""
+
+DEFAULT = ("accuracy",)
+"""The sections of a study that names none."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """What to run, and the section of the report that shows it."""
+    """What to run, and the sections of the report that show it."""
 
     name: str
     title: str
-    section: str
+    sections: tuple[str, ...]
     about: str
     specs: tuple[RunSpec, ...]
     smoke: bool = False
 
+    def entry(self, run_ids: Sequence[str]) -> StudyEntry:
+        """The study as a store keeps it, with the ids of its runs."""
+        return StudyEntry(self.name, self.title, self.sections, self.about, tuple(run_ids), self.smoke)
+
+
+@checked_dataclass(frozen=True)
+class StudyEntry:
+    """A study that was swept into a store: which runs are its own, and the sections that show them."""
+
+    name: str
+    title: str
+    sections: tuple[str, ...]
+    about: str
+    run_ids: tuple[str, ...]
+    smoke: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, content: Any) -> Any:
+        """They wrote one `section`."""
+        if isinstance(content, Mapping) and "section" in content:
+            rest = {key: value for key, value in content.items() if key != "section"}
+            return {**rest, "sections": [content["section"]]}
+        return content
+
+
+def section_name(section: str) -> str:
+    """What a section is called in documents: `package.module:callable` by its callable."""
+    return section.rpartition(":")[2].rpartition(".")[2]
+
 
 def read_study(path: str | Path) -> Study:
     """Read and check a study; every mistake is named with the file."""
-    path = Path(path)
+    return _read(Path(path), ())
+
+
+def _read(path: Path, above: tuple[Path, ...]) -> Study:
+    """`above` are the studies that stand on this one."""
     try:
         content = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not TOML: {error}") from error
     try:
-        return _study(path.stem, content)
+        if path.resolve() in above:
+            raise InputError("runs_of leads back to the study itself")
+        for key in content:
+            if key not in KEYS:
+                raise unknown("key", key, KEYS)
+        others = [_read(path.parent / f"{name}.toml", (*above, path.resolve())) for name in _names(content, "runs_of")]
+        own = _cells(content) if not others or any(key in content for key in CELLS) else []
+        specs = _unique([*own, *(spec for study in others for spec in study.specs)])
+        title, about = str(content.get("title", path.stem)), str(content.get("about", ""))
+        return Study(path.stem, title, _sections(content), about, specs)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def _study(name: str, content: Mapping[str, Any]) -> Study:
-    for key in content:
-        if key not in KEYS:
-            raise unknown("key", key, KEYS)
+def _sections(content: Mapping[str, Any]) -> tuple[str, ...]:
+    if "section" in content and "sections" in content:
+        raise InputError("a study has either section or sections")
+    sections = (str(content["section"]),) if "section" in content else _names(content, "sections") or DEFAULT
+    called = [section_name(section) for section in sections]
+    if twice := [name for name in called if called.count(name) > 1]:
+        raise InputError(f"two sections are called {twice[0]!r}: {', '.join(sections)}")
+    return sections
+
+
+def _names(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    names = content.get(key, [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{key} must be a list of names, not {names!r}")
+    return tuple(names)
+
+
+def _cells(content: Mapping[str, Any]) -> list[RunSpec]:
+    """The product of the axes over the base with each case, without the exclusions."""
     base, axes = _table(content, "base"), _table(content, "axes")
     cases, exclusions = _tables(content, "cases") or [{}], _tables(content, "exclude")
     for field in (*axes, *(key for exclusion in exclusions for key in exclusion)):
@@ -58,16 +126,15 @@ def _study(name: str, content: Mapping[str, Any]) -> Study:
     for field, values in axes.items():
         if not isinstance(values, list) or not values:
             raise InputError(f"the axis {field!r} must be a list of values, not {values!r}")
-    cells = []
-    for case in cases:
-        for values in itertools.product(*axes.values()):
-            cell = RunSpec.read({**base, **case, **dict(zip(axes, values, strict=True))})
-            if not any(_matches(cell, exclusion) for exclusion in exclusions):
-                cells.append(cell)
-    if not cells:
+    cells = [
+        RunSpec.read({**base, **case, **dict(zip(axes, values, strict=True))})
+        for case in cases
+        for values in itertools.product(*axes.values())
+    ]
+    kept = [cell for cell in cells if not any(_matches(cell, exclusion) for exclusion in exclusions)]
+    if not kept:
         raise InputError("no cell is left: the exclusions match all of them")
-    title, about = str(content.get("title", name)), str(content.get("about", ""))
-    return Study(name, title, str(content.get("section", "accuracy")), about, _unique(cells))
+    return kept
 
 
 def only(study: Study, choices: Sequence[str]) -> Study:
@@ -154,14 +221,14 @@ def _value(text: str) -> Any:
 
 
 def _table(content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = content.get(key, {})
-    if not isinstance(found, dict):
-        raise InputError(f"[{key}] must be a table, not {found!r}")
-    return found
+    table = content.get(key, {})
+    if not isinstance(table, dict):
+        raise InputError(f"[{key}] must be a table, not {table!r}")
+    return table
 
 
 def _tables(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    found = content.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise InputError(f"[[{key}]] must be tables, not {found!r}")
-    return found
+    tables = content.get(key, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise InputError(f"[[{key}]] must be tables, not {tables!r}")
+    return tables

@@ -11,7 +11,7 @@ from repairability.errors import InputError
 from repairability.experiments.executors import Executor, InProcess
 from repairability.experiments.run import run_job
 from repairability.experiments.shared import Job
-from repairability.experiments.store import Record, Store, StudyEntry
+from repairability.experiments.store import Record, Store
 from repairability.experiments.study import Study
 
 
@@ -50,7 +50,7 @@ def sweep(
     ids = [job.run_id for job in jobs]
     if part:
         ids = list(dict.fromkeys([*store.members(study.name), *ids]))
-    store.write_study(StudyEntry(study.name, study.title, study.section, study.about, tuple(ids), study.smoke))
+    store.write_study(study.entry(ids))
     progress = Progress(total=len(jobs))
     pending = []
     for job in jobs:

@@ -34,8 +34,8 @@ def for_inference(model: nn.Module, images: Tensor) -> nn.Module:
         parent, _, name = norm.rpartition(".")
         setattr(folded.get_submodule(parent), name, nn.Identity())
     with evaluating(folded):
-        found = run(folded, batch)
-    if (found - expected).abs().max() > _TOLERANCE * expected.abs().max():
+        given = run(folded, batch)
+    if (given - expected).abs().max() > _TOLERANCE * expected.abs().max():
         folded = copy_of(model)
     folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return folded
@@ -49,12 +49,12 @@ def _pairs(model: nn.Module, batch: Tensor) -> list[tuple[str, str]]:
     except InputError:  # nothing of the kind
         return []
     with evaluating(model):
-        found = trace(model, layers, batch)
-    norms = list(found.norms.values())
+        way = trace(model, layers, batch)
+    norms = list(way.norms.values())
     return [
         (layer, norm)
-        for layer, norm in found.norms.items()
-        if found.calls[layer] == 1 and norms.count(norm) == 1 and _plain(model.get_submodule(norm))
+        for layer, norm in way.norms.items()
+        if way.calls[layer] == 1 and norms.count(norm) == 1 and _plain(model.get_submodule(norm))
     ]
 
 

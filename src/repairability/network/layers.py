@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import overload
 
 import numpy as np
 import torch
@@ -76,12 +77,24 @@ class Layers(Sequence[Layer]):
     def __iter__(self) -> Iterator[Layer]:
         return iter(self._layers)
 
-    def __getitem__(self, key: int | str) -> Layer:  # type: ignore[override]  # slices: use `subset`
+    @overload
+    def __getitem__(self, key: int | str) -> Layer: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> Layers: ...
+
+    def __getitem__(self, key: int | str | slice) -> Layer | Layers:
+        if isinstance(key, slice):
+            return self.subset(layer.name for layer in self._layers[key])
         if isinstance(key, int):
             return self._layers[key]
         if key not in self._index:
             raise unknown("layer", key, self._index)
         return self._layers[self._index[key]]
+
+    def __contains__(self, item: object) -> bool:
+        """Whether a layer, or a layer of this name, is among them."""
+        return item in self._index if isinstance(item, str) else item in self._layers
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,6 +118,16 @@ class Layers(Sequence[Layer]):
         layers = [layer for layer in self if layer.name in chosen]
         return Layers(layers, sum(layer.total for layer in layers))
 
+    def on(self, model: nn.Module) -> Layers:
+        """The same layers in another copy of the network: its weights under these names, whatever else it holds."""
+        others = []
+        for layer in self:
+            other = Layer(layer.name, layer.kind, _weight_of(model, layer.name), layer.projection)
+            if other.shape != layer.shape:
+                raise InputError(f"layer {layer.name!r} has shape {layer.shape} here and {other.shape} in the other")
+            others.append(other)
+        return Layers(others, self.n_all)
+
     def table(self) -> Table:
         rows = [
             (x.name, x.kind, "x".join(map(str, x.shape)), f"{x.total:,}", "yes" if x.projection else "") for x in self
@@ -114,6 +137,12 @@ class Layers(Sequence[Layer]):
 
     def __str__(self) -> str:
         return str(self.table())
+
+
+def bias_of(module: nn.Module) -> Tensor | None:
+    """A layer's own bias, where it has one."""
+    bias = module._parameters.get("bias")
+    return None if bias is None else bias.detach()
 
 
 def prunable_layers(
@@ -147,46 +176,82 @@ def prunable_layers(
     for pattern in skip:
         skipped |= {_first_convolution(model)} if pattern == FIRST_CONV else set(_matching(candidates, pattern))
     chosen = {name for pattern in only for name in _matching(candidates, pattern)} - skipped
-    layers = [
-        Layer(name, _kind(module), module.get_parameter("weight"), any(fnmatchcase(name, p) for p in projections))
-        for name, module in candidates.items()
-        if name in chosen
-    ]
+    layers = [_checked_layer(model, name, projections) for name in candidates if name in chosen]
     if not layers:
         raise InputError(
             f"nothing is left to prune in {type(model).__name__}: types={tuple(types)}, only={tuple(only)} and "
             f"skip={tuple(skip)} leave none of {', '.join(candidates)}"
         )
-    for layer in layers:
-        _check_finite(layer)
     return Layers(layers, sum(module.get_parameter("weight").numel() for module in candidates.values()))
 
 
 def layers_named(model: nn.Module | Layers, names: Iterable[str]) -> Layers:
-    """The layers of `model` under exactly these names, of whatever type; an unknown name is an error."""
+    """The layers of `model` under exactly these names, in definition order; no other layer is looked at."""
     if isinstance(model, Layers):
         return model.subset([model[name].name for name in names])
-    every = prunable_layers(model, types=tuple(KINDS), skip=())
-    return every.subset([every[name].name for name in names])
+    known = [name for name, module in model.named_modules() if _is_known(module)]
+    wanted = set(names)
+    for name in wanted - set(known):
+        raise unknown("layer", name, known)
+    layers = [_checked_layer(model, name) for name in known if name in wanted]
+    return Layers(layers, sum(layer.total for layer in layers))
+
+
+def refittable_layers(model: nn.Module) -> Layers:
+    """Every layer of a known kind whose weight is an ordinary, finite parameter: what a refit of everything may touch.
+    A layer that is not (weight-normed, lazy, nan) is nobody's choice here, so it is left out instead of refused.
+    """
+    seen: dict[int, Layer] = {}
+    for name, module in model.named_modules():
+        if _is_known(module) and _is_ordinary(module):
+            weight = module.get_parameter("weight")
+            if _is_finite(weight):
+                seen.setdefault(id(weight), Layer(name, _kind(module), weight))
+    return Layers(seen.values(), sum(layer.total for layer in seen.values()))
 
 
 def _candidates(model: nn.Module, classes: tuple[type[nn.Module], ...]) -> dict[str, nn.Module]:
     """Every module of these classes under its first name; of modules that share a weight, the first."""
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     seen: set[int] = set()
     for name, module in model.named_modules():
         if not isinstance(module, classes):
             continue
-        weight = module._parameters.get("weight")
-        if weight is None or isinstance(weight, nn.parameter.UninitializedParameter):
-            raise InputError(
-                f"the weight of layer {name!r} is not an ordinary parameter (an existing pruning mask, a "
-                "parametrization or a lazy layer); make it permanent before pruning"
-            )
+        weight = _weight_of(model, name)
         if id(weight) not in seen:
             seen.add(id(weight))
-            found[name] = module
-    return found
+            modules[name] = module
+    return modules
+
+
+def _checked_layer(model: nn.Module, name: str, projections: Sequence[str] = PROJECTIONS) -> Layer:
+    weight = _weight_of(model, name)
+    if not _is_finite(weight):
+        raise InputError(f"the weight of layer {name!r} holds nan or inf; such weights cannot be ranked")
+    projection = any(fnmatchcase(name, pattern) for pattern in projections)
+    return Layer(name, _kind(model.get_submodule(name)), weight, projection)
+
+
+def _is_known(module: nn.Module) -> bool:
+    return isinstance(module, tuple(KINDS.values()))
+
+
+def _is_ordinary(module: nn.Module) -> bool:
+    weight = module._parameters.get("weight")
+    return weight is not None and not isinstance(weight, nn.parameter.UninitializedParameter)
+
+
+def _weight_of(model: nn.Module, name: str) -> nn.Parameter:
+    try:
+        module = model.get_submodule(name)
+    except AttributeError:
+        raise unknown("layer", name, [x for x, _ in model.named_modules()]) from None
+    if not _is_ordinary(module):
+        raise InputError(
+            f"the weight of layer {name!r} is not an ordinary parameter (an existing pruning mask, a "
+            "parametrization or a lazy layer); make it permanent before pruning"
+        )
+    return module.get_parameter("weight")
 
 
 def _first_convolution(model: nn.Module) -> str:
@@ -200,16 +265,14 @@ def _kind(module: nn.Module) -> str:
 
 def _matching(names: Iterable[str], pattern: str) -> list[str]:
     names = list(names)
-    found = [name for name in names if fnmatchcase(name, pattern)]
-    if not found:
+    chosen = [name for name in names if fnmatchcase(name, pattern)]
+    if not chosen:
         raise unknown("layer or pattern", pattern, names)
-    return found
+    return chosen
 
 
-def _check_finite(layer: Layer) -> None:
-    weight = layer.weight.detach()
+def _is_finite(weight: Tensor) -> bool:
     if weight.is_meta or weight.numel() == 0:
-        return
-    low, high = (float(x) for x in torch.aminmax(weight))  # nan spreads through min and max
-    if not (np.isfinite(low) and np.isfinite(high)):
-        raise InputError(f"the weight of layer {layer.name!r} holds nan or inf; such weights cannot be ranked")
+        return True
+    low, high = (float(x) for x in torch.aminmax(weight.detach()))  # nan spreads through min and max
+    return bool(np.isfinite(low) and np.isfinite(high))

@@ -4,6 +4,7 @@ where a layer's branch is added to another.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,8 +44,10 @@ class Trace:
     joins: dict[int, Join] = field(default_factory=dict)
 
 
-def trace(model: nn.Module, layers: Layers, batch: Tensor) -> Trace:
-    """Run one image through `model` and watch; a layer that is never reached is an error that names it."""
+def trace(model: nn.Module, layers: Layers, batch: Tensor, *, needed: Collection[str] | None = None) -> Trace:
+    """Run one image through `model` and watch. A layer that is never reached is an error that names it; where only some
+    layers are `needed`, the others are left out of the trace.
+    """
     calls: dict[str, int] = {}
     inputs: dict[str, tuple[int, ...]] = {}
     outputs: dict[int, tuple[str, Tensor, int]] = {}  # the tensors are held, so that no id is used twice
@@ -84,7 +87,7 @@ def trace(model: nn.Module, layers: Layers, batch: Tensor) -> Trace:
 
     with evaluating(model), output_hooks(dict.fromkeys([*names, *norm_names], watch)), Watching():
         run(model, batch[:1])
-    missed = [name for name in layers.names if name not in calls]
+    missed = [name for name in (layers.names if needed is None else needed) if name not in calls]
     if missed:
         raise InputError(f"the model never reaches {', '.join(missed)} on these images; skip such layers")
     own = {layer: norm for layer, norm in norms.items() if calls[layer] == norm_calls[norm] == 1}

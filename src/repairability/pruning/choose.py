@@ -1,141 +1,145 @@
-"""A choice without labels: prune and repair by several candidates, keep what agrees most with the dense network."""
+"""A choice without labels: prune and repair by several recipes, keep what agrees most with the dense network."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from repairability._torch import channels_last_
-from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet, Images
+from repairability.allocation import check_sparsity
+from repairability.calibration import HELD_OUT, Images
 from repairability.curves import Curves
 from repairability.diagnostics import Diagnosis
 from repairability.errors import BudgetError, InputError
 from repairability.evaluation import Agreement, agreement_of_logits, kl_of_logits, logits_of
 from repairability.progress import track
-from repairability.pruning.config import PruneConfig
-from repairability.pruning.prune import prune_many
+from repairability.pruning.plan import PruneConfig
+from repairability.pruning.prune import Session
+from repairability.pruning.recipe import Recipe
 from repairability.pruning.result import PruneResult, Trial
-from repairability.repairs import Repair, get_repair
-from repairability.repairs.response import name_of
-from repairability.rules import options_of
-from repairability.scores import Score, get_score
+from repairability.repairs import RepairLike, get_repair
+from repairability.rules import get_rule
+from repairability.scores import ScoreLike, get_score
 
-AUTO = "auto"
-RULES = ("erk", "lamp", "global", "rr", "residual")
+TRIED_RULES = ("erk", "lamp", "global", "rr", "residual")
 """What rule "auto" tries."""
 
-HELD_OUT = 1280
-"""Unlabeled images that serve the choice and nothing else; 512 do not tell candidates apart that differ by a point."""
+BEST = (
+    Recipe("global", "second_order", "reconstruct-all"),
+    Recipe("erk", "second_order", "reconstruct-all", {"floor": 0.0}),
+    Recipe("lamp", "second_order", "reconstruct-all"),
+    Recipe("residual", "second_order", "reconstruct-all", {"solver": "exact"}),
+    Recipe("lamp", "magnitude", "cr+bn"),
+)
+"""What `prune_best` tries, the most promising first (the study operators_rules): an order that breaks ties."""
 
 DOUBT = 2.0
-"""Standard errors by which a later candidate of `best` must agree better than an earlier one."""
+"""Standard errors by which a later candidate must agree better than an earlier one."""
 
-BUDGET = 600.0
-"""Seconds within which `best` begins no further trial."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    rule: str
-    score: str | Score
-    repair: str | Repair
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-BEST = (
-    Candidate("global", "second_order", "reconstruct-all"),
-    Candidate("erk", "second_order", "reconstruct-all", {"floor": 0.0}),
-    Candidate("lamp", "second_order", "reconstruct-all"),
-    Candidate("residual", "second_order", "reconstruct-all", {"solver": "exact"}),
-    Candidate("lamp", "magnitude", "cr+bn"),
-)
-"""What `best` tries, the most promising first (the study ours/operators_rules): an order that breaks ties."""
-
-
-def prune_auto(
-    model: nn.Module,
-    images: Images,
-    *,
-    sparsity: float,
-    score: str | Score,
-    repair: str | Repair,
-    curves: Diagnosis | Curves | None,
-    config: PruneConfig | None,
-) -> PruneResult:
-    """Every rule of RULES with the same score and repair."""
-    candidates = [Candidate(rule, score, repair) for rule in RULES]
-    return _chosen(model, images, sparsity, candidates, curves, config or PruneConfig(), budget=None, doubt=0.0)
+SECONDS = 600.0
+"""After so long `prune_best` begins no further trial."""
 
 
 def prune_best(
-    model: nn.Module, images: Images, *, sparsity: float, config: PruneConfig | None, budget: float
-) -> PruneResult:
-    """The candidates of BEST, as many as the budget allows, and at least one."""
-    if not budget > 0:
-        raise InputError(f"the budget must be a positive number of seconds, not {budget}")
-    return _chosen(model, images, sparsity, BEST, None, config or PruneConfig(), budget=budget, doubt=DOUBT)
-
-
-def _chosen(
     model: nn.Module,
     images: Images,
-    sparsity: float,
-    candidates: Sequence[Candidate],
-    curves: Diagnosis | Curves | None,
-    settings: PruneConfig,
     *,
-    budget: float | None,
-    doubt: float,
+    sparsity: float,
+    candidates: Sequence[Recipe] = BEST,
+    seconds: float = SECONDS,
+    curves: Diagnosis | Curves | None = None,
+    config: PruneConfig | None = None,
+    doubt: float = DOUBT,
 ) -> PruneResult:
-    """The result with the least mean KL(dense || pruned) on the held-out images. A later candidate must be better by
-    `doubt` standard errors of the mean difference, image by image: of two alike, the earlier.
+    """Prune by each of the candidates and keep the network with the least mean KL(dense || pruned) on unlabeled images
+    held out for that: the last third, at most 1,280. What was tried stands in `result.trials`.
+
+    No trial begins that would probably end after `seconds`, but one is always made. A later candidate must agree better
+    by `doubt` standard errors of the mean difference, image by image: of two alike, the earlier. Candidates share what
+    they can: the dense statistics, and a diagnosis where they need the same one. `config.options` go to the rules that
+    take them, a candidate's own before these.
     """
+    settings, target = config or PruneConfig(), check_sparsity(sparsity)
+    if not seconds > 0:
+        raise InputError(f"seconds must be a positive number, not {seconds}")
+    recipes = [_with_options(candidate, settings) for candidate in candidates]
+    if not recipes:
+        raise InputError("there is nothing to choose from: candidates is empty")
     for name in settings.options:
-        if not any(name in options_of(candidate.rule) for candidate in candidates):
-            raise InputError(f"none of the rules {', '.join(x.rule for x in candidates)} takes an option {name!r}")
-    calibration, judge = _split(model, images, settings)
+        if not any(name in recipe.options for recipe in recipes):
+            rules = ", ".join(get_rule(recipe.rule).name for recipe in recipes)
+            raise InputError(f"none of the rules {rules} takes an option {name!r}")
+    calibration, held_out = settings.calibration(images, held_out=HELD_OUT).split()
+    session = Session(model, settings.layers(model), calibration, [target], settings, curves)
+    judge = Judge(model, held_out)
     begun, longest = time.perf_counter(), 0.0
     trials: list[Trial] = []
-    problems: list[BudgetError | InputError] = []
+    failures: list[tuple[Trial, BudgetError | InputError]] = []
     best: tuple[Tensor, PruneResult] | None = None
     taken = 0
-    for candidate in track(candidates, "choosing without labels", len(candidates)):
-        names = (candidate.rule, name_of(get_score(candidate.score)), name_of(get_repair(candidate.repair)))
+    for recipe in track(recipes, "choosing without labels", len(recipes)):
+        names = (get_rule(recipe.rule).name, get_score(recipe.score).name, get_repair(recipe.repair).name)
         start = time.perf_counter()
-        if budget is not None and trials and start - begun + longest > budget:
-            trials.append(Trial(*names, problem=f"not tried: the budget of {budget:g} s is spent"))
+        if trials and start - begun + longest > seconds:
+            trials.append(Trial(*names, problem=f"not tried: the {seconds:g} seconds are spent"))
             continue
         try:
-            (result,) = prune_many(
-                model,
-                calibration,
-                sparsities=[sparsity],
-                rules=[candidate.rule],
-                score=candidate.score,
-                repair=candidate.repair,
-                curves=curves,
-                config=replace(settings, options=_options(candidate, settings.options)),
-            )
+            result = session.prune(recipe, target)
         except (BudgetError, InputError) as error:  # it does not reach the target, or knows nothing of the repair
-            problems.append(error)
             trials.append(Trial(*names, problem=str(error)))
+            failures.append((trials[-1], error))
             continue
-        found, each = judge(result.model)
-        seconds = time.perf_counter() - start
-        longest = max(longest, seconds)
-        if best is None or clearly_less(each, best[0], doubt):
-            best, taken = (each, result), len(trials)
-        trials.append(Trial(*names, kl=found.kl, same=found.same, seconds=seconds))
+        agreement, divergences = judge(result.model)
+        spent = time.perf_counter() - start
+        longest = max(longest, spent)
+        if best is None or clearly_less(divergences, best[0], doubt):
+            best, taken = (divergences, result), len(trials)
+        trials.append(Trial(*names, kl=agreement.kl, same=agreement.same, seconds=spent))
     if best is None:
-        raise problems[0]
+        raise failures[0][1]
+    for trial, _ in failures:
+        words = f"{trial.rule}, {trial.score}, {trial.repair}"
+        warnings.warn(f"the candidate {words} could not be made: {trial.problem}", stacklevel=2)
     trials[taken] = replace(trials[taken], chosen=True)
     return replace(best[1], trials=tuple(trials))
+
+
+def choose_rule(
+    model: nn.Module,
+    images: Images,
+    *,
+    sparsity: float,
+    score: ScoreLike,
+    repair: RepairLike,
+    curves: Diagnosis | Curves | None,
+    config: PruneConfig,
+) -> PruneResult:
+    """`rule="auto"`: every rule of TRIED_RULES with the same score and repair, the least KL without doubt."""
+    candidates = [Recipe(rule, score, repair) for rule in TRIED_RULES]
+    return prune_best(
+        model,
+        images,
+        sparsity=sparsity,
+        candidates=candidates,
+        seconds=math.inf,
+        curves=curves,
+        config=config,
+        doubt=0.0,
+    )
+
+
+def _with_options(candidate: Recipe, config: PruneConfig) -> Recipe:
+    """The candidate with those of the given options that its rule takes; its own come first."""
+    rule = get_rule(candidate.rule)
+    known = rule.takes({**config.options, **candidate.options})
+    shared = {name: value for name, value in config.options.items() if known is None or name in known}
+    return replace(candidate, rule=rule, options={**shared, **candidate.options})
 
 
 def clearly_less(ours: Tensor, theirs: Tensor, doubt: float) -> bool:
@@ -146,36 +150,16 @@ def clearly_less(ours: Tensor, theirs: Tensor, doubt: float) -> bool:
     return bool(gap.mean() < -doubt * gap.std() / math.sqrt(len(gap)))
 
 
-def _options(candidate: Candidate, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that the candidate's rule takes, and its own."""
-    known = options_of(candidate.rule)
-    return {**{name: value for name, value in options.items() if name in known}, **candidate.options}
-
-
-class _Judge:
+class Judge:
     """Agreement with the dense network on images that nothing else has seen."""
 
-    def __init__(self, model: nn.Module, held_out: Any) -> None:
-        self.batches = list(held_out.split(250))
+    def __init__(self, model: nn.Module, held_out: Tensor) -> None:
+        self.batches = list(held_out.split(250))  # type: ignore[no-untyped-call]
         self.dense = logits_of(model, self.batches)
 
     def __call__(self, model: nn.Module) -> tuple[Agreement, Tensor]:
         """The agreement, and KL(dense || pruned) of each image."""
         with channels_last_(model):
             ours = logits_of(model, self.batches)
-        found = agreement_of_logits(zip(self.dense, ours, strict=True))
-        return found, kl_of_logits(torch.cat(self.dense), torch.cat(ours))
-
-
-def _split(model: nn.Module, images: Images, settings: PruneConfig) -> tuple[CalibrationSet, _Judge]:
-    """The last images judge, the others calibrate."""
-    most = settings.count + BN_BATCHES * BN_BATCH_SIZE + HELD_OUT
-    given = CalibrationSet.read(images, count=settings.count, batch_size=settings.batch_size, most=most)
-    held = min(HELD_OUT, (len(given) - given.count) // 3)
-    if held < 30:
-        raise InputError(
-            f"a choice without labels holds images out: {len(given)} leave {max(0, held)} beside the {given.count} of "
-            f"the statistics; give {given.count + 90} or more"
-        )
-    calibration = CalibrationSet(given.images[:-held], given.count, given.batch_size)
-    return calibration, _Judge(model, given.images[-held:])
+        agreement = agreement_of_logits(zip(self.dense, ours, strict=True))
+        return agreement, kl_of_logits(torch.cat(self.dense), torch.cat(ours))

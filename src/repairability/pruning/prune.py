@@ -1,4 +1,4 @@
-"""prune_many: diagnose, allocate, mask, repair copies; whatever can be shared is made once."""
+"""prune and prune_many: diagnose, allocate, mask, repair a copy; whatever can be shared is made once."""
 
 from __future__ import annotations
 
@@ -10,19 +10,72 @@ from typing import Any
 from torch import nn
 
 from repairability._torch import copy_of
-from repairability.allocation import check_sparsity
+from repairability.allocation import Allocation, check_sparsity
 from repairability.calibration import CalibrationSet, Images
 from repairability.curves import Curves
-from repairability.diagnostics import Diagnosis, diagnose
-from repairability.masks import apply_masks_, make_masks
-from repairability.network.layers import Layers, prunable_layers
-from repairability.pruning.config import PruneConfig, grid_for, needs_curves
+from repairability.diagnostics import Diagnosis
+from repairability.errors import InputError
+from repairability.masks import apply_masks_
+from repairability.network.layers import Layers, layers_named
+from repairability.pruning.plan import Measurement, PruneConfig, measurement_for
+from repairability.pruning.recipe import Recipe
 from repairability.pruning.result import PruneResult
-from repairability.repairs import Repair, Statistics, get_repair, measure_statistics
-from repairability.repairs.choose import Chooser, choose_masks
-from repairability.repairs.response import apply_repair_, chooses_masks, name_of
-from repairability.rules import Rule, allocate, get_rule, options_of
-from repairability.scores import Magnitude, Score, get_score
+from repairability.repairs import RepairContext, RepairLike, Statistics, choose_masks, get_repair, measure_statistics
+from repairability.repairs.choose import Chooser
+from repairability.rules import RuleLike, allocate, get_rule
+from repairability.scores import ScoreLike, get_score
+
+
+def prune(
+    model: nn.Module,
+    images: Images,
+    *,
+    sparsity: float | None = None,
+    rule: RuleLike = "rr",
+    score: ScoreLike = "magnitude",
+    repair: RepairLike = "cr+bn",
+    curves: Diagnosis | Curves | None = None,
+    config: PruneConfig | None = None,
+) -> PruneResult:
+    """Prune a copy of `model` to `sparsity` and repair it, with nothing but unlabeled images.
+
+    `rule` says how many weights each layer loses, `score` which ones, `repair` what is mended afterwards. The first 128
+    images serve the statistics, up to 2,560 after them BatchNorm recalibration (with fewer it cycles, and a warning
+    says so); a reconstruction, and a score that looks at inputs, take the first 1,024. A diagnosis is made only if the
+    rule needs one and none is given as `curves`.
+
+    In place of a rule a ready `Allocation` is taken, which then says the sparsity. `rule="auto"` tries several rules
+    and keeps the network nearest to the dense one: a call of `prune_best`.
+    """
+    settings = config or PruneConfig()
+    if rule == AUTO:
+        from repairability.pruning.choose import choose_rule
+
+        target = _required(sparsity)
+        return choose_rule(model, images, sparsity=target, score=score, repair=repair, curves=curves, config=settings)
+    recipe = Recipe(get_rule(rule), get_score(score), get_repair(repair), settings.options)
+    if isinstance(rule, Allocation):
+        target, layers = _agreed(rule, sparsity), Layers(layers_named(model, rule), rule.n_all)
+    else:
+        target, layers = _required(sparsity), settings.layers(model)
+    return Session(model, layers, settings.calibration(images), [target], settings, curves).prune(recipe, target)
+
+
+AUTO = "auto"
+"""In place of a rule: the one of several whose network is nearest to the dense one."""
+
+
+def _required(sparsity: float | None) -> float:
+    if sparsity is None:
+        raise InputError("say how sparse the network shall be: sparsity=0.9, or give an Allocation as rule")
+    return check_sparsity(sparsity)
+
+
+def _agreed(allocation: Allocation, sparsity: float | None) -> float:
+    known = allocation.sparsity if allocation.target is None else allocation.target
+    if sparsity is not None and check_sparsity(sparsity) != known:
+        raise InputError(f"the allocation is for sparsity {known:g}, and sparsity={sparsity:g} was asked for")
+    return known
 
 
 def prune_many(
@@ -30,101 +83,129 @@ def prune_many(
     images: Images,
     *,
     sparsities: Sequence[float],
-    rules: Sequence[str | Rule],
-    score: str | Score = "magnitude",
-    repair: str | Repair = "cr+bn",
+    rules: Sequence[RuleLike],
+    score: ScoreLike = "magnitude",
+    repair: RepairLike = "cr+bn",
     curves: Diagnosis | Curves | None = None,
     config: PruneConfig | None = None,
 ) -> Iterator[PruneResult]:
     """`prune` for every sparsity and rule, one after the other; they share one diagnosis and the dense statistics."""
     settings = config or PruneConfig()
-    mending, choosing = get_repair(repair), get_score(score)
     targets = [check_sparsity(s) for s in sparsities]
-    for rule in rules:
-        get_rule(rule)
-    layers = prunable_layers(model, types=settings.types, skip=settings.skip, only=settings.only)
-    calibration = CalibrationSet.read(images, count=settings.count, batch_size=settings.batch_size)
-    return _results(model, layers, calibration, targets, rules, choosing, mending, curves, settings)
+    recipes = [
+        Recipe(get_rule(rule), get_score(score), get_repair(repair), _own_options(rule, rules, settings.options))
+        for rule in rules
+    ]
+    session = Session(model, settings.layers(model), settings.calibration(images), targets, settings, curves)
+    return _results(session, recipes)
 
 
-def _results(
-    model: nn.Module,
-    layers: Layers,
-    calibration: CalibrationSet,
-    targets: Sequence[float],
-    rules: Sequence[str | Rule],
-    score: Score,
-    repair: Repair,
-    curves: Diagnosis | Curves | None,
-    settings: PruneConfig,
-) -> Iterator[PruneResult]:
-    shared: dict[str, float] = {}
-    if curves is None and any(needs_curves(rule, settings.options) for rule in rules):
-        with _timed(shared, "diagnose"):
-            grid = grid_for(targets, settings.grid) if isinstance(settings.grid, str) else settings.grid
-            known = repair if settings.conditioned_on is None else settings.conditioned_on
-            curves = diagnose(
-                model, calibration, grid=grid, repair=known, observe=settings.observe, layers=layers, score=score
-            )
-    diagnosis = curves if isinstance(curves, Diagnosis) else None
-    statistics: Statistics = {}
-    if getattr(repair, "needs_statistics", True):
-        with _timed(shared, "statistics"):
-            statistics = _dense_statistics(model, layers, calibration, diagnosis)
-
-    for target in targets:
-        for rule in rules:
-            timings = dict(shared)
-            with _timed(timings, "allocate"):
-                chosen = curves if needs_curves(rule, settings.options) else None
-                options = _own_options(rule, rules, settings.options)
-                plan = allocate(layers, sparsity=target, rule=rule, curves=chosen, **options)
-            lost = [name for name in plan if plan.pruned(name)]
-            pruned = copy_of(model)
-            own = prunable_layers(pruned, types=settings.types, skip=settings.skip, only=settings.only).subset(lost)
-            # a score that looks at inputs chooses on the way of the repair, where that goes layer by layer
-            on_the_way = not isinstance(score, Magnitude) and chooses_masks(repair)
-            chooser = Chooser(score, plan, own) if on_the_way else None
-            if chooser is None:
-                with _timed(timings, "mask"):
-                    if isinstance(score, Magnitude):
-                        masks = make_masks(layers, plan)
-                    else:
-                        masks = choose_masks(model, plan, score, calibration)
-                    apply_masks_(pruned, masks)
-            with _timed(timings, "repair"):
-                if lost:
-                    apply_repair_(repair, pruned, own, statistics, calibration, dense=model, choose=chooser)
-            if chooser is not None:
-                masks = chooser.masks(layers)
-            used = diagnosis if chosen is not None else None
-            yield PruneResult(
-                pruned, plan, masks, name_of(repair), calibration.fingerprint, used, timings, name_of(score)
-            )
+def _results(session: Session, recipes: Sequence[Recipe]) -> Iterator[PruneResult]:
+    for recipe in recipes:
+        session.curves_for(recipe)  # before the dense statistics, which a diagnosis brings along
+    for target in session.targets:
+        for recipe in recipes:
+            yield session.prune(recipe, target)
 
 
-def _own_options(rule: str | Rule, rules: Sequence[str | Rule], options: Mapping[str, Any]) -> dict[str, Any]:
+def _own_options(rule: RuleLike, rules: Sequence[RuleLike], options: Mapping[str, Any]) -> dict[str, Any]:
     """In a comparison, an option goes to the rules that take it; one that none takes is left to fail by name."""
-    known = [options_of(x) for x in rules]
+
+    def takes(given: RuleLike, name: str) -> bool:
+        known = get_rule(given).takes(options)
+        return known is None or name in known
+
     return {
         name: value
         for name, value in options.items()
-        if name in options_of(rule) or not any(name in names for names in known)
+        if takes(rule, name) or not any(takes(other, name) for other in rules)
     }
 
 
-def _dense_statistics(
-    model: nn.Module, layers: Layers, calibration: CalibrationSet, diagnosis: Diagnosis | None
-) -> Statistics:
-    """Those of the diagnosis, where it saw these layers on these images; else one dense pass."""
-    known = diagnosis.statistics if diagnosis is not None and diagnosis.statistics is not None else {}
-    if diagnosis is not None and diagnosis.fingerprint == calibration.fingerprint and set(layers.names) <= set(known):
-        return known
-    return measure_statistics(model, layers, calibration)
+class Session:
+    """One network and its images; the diagnoses and the dense statistics that several prunings need are made once."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Layers,
+        calibration: CalibrationSet,
+        targets: Sequence[float],
+        config: PruneConfig,
+        curves: Diagnosis | Curves | None = None,
+    ) -> None:
+        self.model, self.layers, self.calibration = model, layers, calibration
+        self.targets, self.config, self.given = targets, config, curves
+        self.spent: dict[str, float] = {}
+        self._measured: list[tuple[Measurement, Diagnosis]] = []
+        self._statistics: Statistics | None = None
+
+    def curves_for(self, recipe: Recipe) -> Diagnosis | Curves | None:
+        """What the recipe's rule is handed: the curves that were given, or those that it needs."""
+        wanted = None if self.given is not None else measurement_for(recipe, self.targets, self.config)
+        if wanted is None:
+            return self.given
+        for measurement, diagnosis in self._measured:
+            if measurement == wanted:
+                return diagnosis
+        with _timed(self.spent, "diagnose"):
+            diagnosis = wanted.diagnose(self.model, self.calibration, self.layers)
+        self._measured.append((wanted, diagnosis))
+        return diagnosis
+
+    def statistics(self) -> Statistics:
+        """Those of a diagnosis that saw these layers on these images; else of one dense pass."""
+        if self._statistics is None:
+            with _timed(self.spent, "statistics"):
+                given = [self.given] if isinstance(self.given, Diagnosis) else []
+                for diagnosis in (*given, *(diagnosis for _, diagnosis in self._measured)):
+                    known = diagnosis.statistics or {}
+                    if diagnosis.fingerprint == self.calibration.fingerprint and set(self.layers.names) <= set(known):
+                        self._statistics = known
+                        break
+                else:
+                    self._statistics = measure_statistics(self.model, self.layers, self.calibration)
+        return self._statistics
+
+    def prune(self, recipe: Recipe, sparsity: float) -> PruneResult:
+        """A pruned and repaired copy, by this recipe."""
+        rule, score, repair = get_rule(recipe.rule), get_score(recipe.score), get_repair(recipe.repair)
+        curves = self.curves_for(recipe)
+        statistics = self.statistics() if repair.needs_statistics else {}
+        timings = dict(self.spent)
+        with _timed(timings, "allocate"):
+            plan = allocate(self.layers, sparsity=sparsity, rule=rule, curves=curves, **recipe.options)
+        pruned = copy_of(self.model)
+        lost = self.layers.subset(name for name in plan if plan.pruned(name)).on(pruned)
+        # a score that looks at inputs chooses on the way of the repair, where that goes layer by layer
+        chooser = Chooser(score, plan, self.layers) if score.looks_at_inputs and repair.chooses_masks else None
+        if chooser is None:
+            with _timed(timings, "mask"):
+                masks = choose_masks(self.model, plan, self.calibration, score=score)
+                apply_masks_(pruned, masks)
+        with _timed(timings, "repair"):
+            if lost:
+                repair(RepairContext(pruned, lost, self.model, self.calibration, statistics, chooser))
+        return PruneResult(
+            model=pruned,
+            allocation=plan,
+            masks=masks if chooser is None else chooser.masks(),
+            repair=repair.name,
+            fingerprint=self.calibration.fingerprint,
+            diagnosis=curves if isinstance(curves, Diagnosis) and _used(recipe) else None,
+            timings=timings,
+            score=score.name,
+        )
+
+
+def _used(recipe: Recipe) -> bool:
+    """Whether the rule looks at curves that are there: it says so, or it is a bare function and says nothing."""
+    rule = get_rule(recipe.rule)
+    return rule.curves is None or rule.works_on_curves(recipe.options)
 
 
 @contextmanager
 def _timed(timings: dict[str, float], stage: str) -> Iterator[None]:
     start = time.perf_counter()
     yield
-    timings[stage] = time.perf_counter() - start
+    timings[stage] = timings.get(stage, 0.0) + time.perf_counter() - start

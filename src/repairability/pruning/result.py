@@ -11,10 +11,9 @@ from torch import nn
 
 from repairability.allocation import Allocation
 from repairability.checkpoints import save_checkpoint
-from repairability.curves import Curves
+from repairability.curves import MEASURES, Curves
 from repairability.diagnostics import Diagnosis
 from repairability.masks import Masks
-from repairability.rules import MEASURES
 from repairability.tables import Table, percent
 
 
@@ -64,7 +63,7 @@ class PruneResult:
 
     def table(self) -> Table:
         columns = ["layer", "kept", "total", "sparsity"]
-        measured = {} if self.diagnosis is None else {m: getattr(self.diagnosis, m) for m in MEASURES}
+        measured = {} if self.diagnosis is None else {m: self.diagnosis.measured(m) for m in MEASURES}
         rows = []
         for layer, total in self.allocation.totals.items():
             s = self.allocation[layer]

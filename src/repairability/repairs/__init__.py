@@ -4,17 +4,21 @@ names ("cr+bn"), or callables.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from repairability.errors import InputError, unknown
+from repairability.errors import InputError
+from repairability.naming import name_of, named
 from repairability.repairs.affine import AffineRepair
-from repairability.repairs.batchnorm import SHORT, BatchNormRepair
+from repairability.repairs.batchnorm import SHORT, BatchNormRepair, recalibrated
 from repairability.repairs.chain import Chain
 from repairability.repairs.channel import ChannelRepair
+from repairability.repairs.choose import choose_masks
 from repairability.repairs.model import repair_model
 from repairability.repairs.none import NoRepair
 from repairability.repairs.reconstruct import Reconstruction
-from repairability.repairs.response import Repair, Response
+from repairability.repairs.repair import CustomRepair, Repair, RepairContext
+from repairability.repairs.response import Response
 from repairability.repairs.statistics import Statistics, measure_statistics
 
 REPAIRS: dict[str, Repair] = {
@@ -34,27 +38,30 @@ REPAIRS: dict[str, Repair] = {
 }
 
 
-def get_repair(repair: str | Repair) -> Repair:
-    """A repair by name or chain of names; a callable is its own repair."""
-    if not isinstance(repair, str):
-        if not callable(repair):
-            raise InputError(f"a repair is a name or a callable, not {type(repair).__name__}")
+RepairLike = str | Repair | Callable[[RepairContext], None]
+"""What is taken wherever a repair is: a name, a chain of names, a Repair, or a bare function."""
+
+
+def get_repair(repair: RepairLike) -> Repair:
+    """A repair by name or chain of names ("cr+bn"); a bare function is wrapped."""
+    if isinstance(repair, Repair):
         return repair
-    steps = [_named(name.strip()) for name in repair.split("+")]
-    return steps[0] if len(steps) == 1 else Chain(tuple(steps))
+    if callable(repair):
+        return CustomRepair(repair, name=name_of(repair))
+    names = [name.strip() for name in repair.split("+")] if isinstance(repair, str) else [repair]
+    steps = tuple(_step(name) for name in names)
+    return steps[0] if len(steps) == 1 else Chain(steps, name="+".join(names))
 
 
-def _named(name: str) -> Repair:
+def _step(name: str) -> Repair:
     """A repair of the registry; "reconstruct@256" fits on 256 images instead of 1,024."""
-    plain, at, images = name.partition("@")
-    if plain not in REPAIRS:
-        raise unknown("repair", plain, REPAIRS)
-    known = REPAIRS[plain]
+    plain, at, images = name.partition("@") if isinstance(name, str) else (name, "", "")
+    repair = replace(named("repair", plain, REPAIRS), name=name)
     if not at:
-        return known
-    if not isinstance(known, Reconstruction) or not images.isdecimal():
+        return repair
+    if repair.fit is None or not images.isdecimal():
         raise InputError(f"@ and a number of images go with a reconstruction, as in 'reconstruct@256', not {name!r}")
-    return replace(known, images=int(images))
+    return replace(repair, images=int(images))  # type: ignore[call-arg]  # whatever fits, fits on so many images
 
 
 __all__ = [
@@ -66,9 +73,13 @@ __all__ = [
     "NoRepair",
     "Reconstruction",
     "Repair",
+    "RepairContext",
+    "RepairLike",
     "Response",
     "Statistics",
+    "choose_masks",
     "get_repair",
     "measure_statistics",
+    "recalibrated",
     "repair_model",
 ]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from repairability.algebra.sums import ChannelSums
-from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
-from repairability.network.layers import Layers
+from repairability.network.layers import bias_of
+from repairability.repairs.repair import Repair, RepairContext
 from repairability.repairs.response import Response
-from repairability.repairs.statistics import Statistics
 from repairability.repairs.walk import Station, walk
 
 MATCHES = ("least_squares", "moments")
@@ -27,7 +26,7 @@ _VALUES = 2**22
 
 
 @dataclass(frozen=True)
-class AffineRepair:
+class AffineRepair(Repair):
     """y = g b + h per channel, b the pruned layer's output and a the one wanted of it, with means and variances pooled
     over samples and positions:
 
@@ -44,16 +43,11 @@ class AffineRepair:
     """
 
     match: str = "least_squares"
-    needs_statistics = False
-    needs_dense = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.match not in MATCHES:
             raise InputError(f"match must be one of {', '.join(MATCHES)}, not {self.match!r}")
-
-    @property
-    def name(self) -> str:
-        return "affine" if self.match == "least_squares" else "affine-moments"
 
     def respond(self, response: Response) -> Response:
         """y -> g y + h. With a bias that is g (y - bias) + bias', where bias' = g bias + h."""
@@ -74,23 +68,20 @@ class AffineRepair:
         scale = product / energy if self.match == "least_squares" else (dense / energy).sqrt()
         return torch.where(live, scale, 1.0)
 
-    def __call__(
-        self,
-        model: nn.Module,
-        layers: Layers,
-        statistics: Statistics,
-        calibration: CalibrationSet,
-        *,
-        dense: nn.Module | None = None,
-    ) -> None:
-        if dense is None:
-            raise InputError(f"repair {self.name!r} compares with the dense network; call it with dense=")
-        shortcuts = self.match == "least_squares"
-        for station in walk(dense, model, layers, calibration, images=calibration.count, shortcuts=shortcuts):
+    def __call__(self, context: RepairContext) -> None:
+        calibration = context.calibration
+        for station in walk(
+            context.dense,
+            context.model,
+            context.layers,
+            calibration,
+            images=calibration.count,
+            shortcuts=self.match == "least_squares",
+        ):
             bias, running = _places(station)
             shifts = bias is not None or running is not None
             sums = _measured(station)
-            start = torch.zeros(sums.channels, dtype=torch.float64) if bias is None else bias.detach().double().cpu()
+            start = torch.zeros(sums.channels, dtype=torch.float64) if bias is None else bias.double().cpu()
             end = self.respond(Response.begin(sums, start, None, shifts=shifts))
             scale, shift = end.gain[0], end.offset[0]
             weight = station.layer.weight
@@ -104,9 +95,8 @@ class AffineRepair:
 
 def _places(station: Station) -> tuple[Tensor | None, Tensor | None]:
     """Where a shift can go: the layer's bias, or the running mean of its own BatchNorm."""
-    bias: Tensor | None = getattr(station.module, "bias", None)
     running: Tensor | None = getattr(station.norm, "running_mean", None)
-    return bias, running
+    return bias_of(station.module), running
 
 
 def _measured(station: Station) -> ChannelSums:

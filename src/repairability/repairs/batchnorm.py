@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from repairability._torch import batch_norms, channels_last_, recalibrating_, run
+from repairability._torch import batch_norms, channels_last_, copy_of, recalibrating_, run
 from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet
 from repairability.network.layers import Layers
 from repairability.progress import track
+from repairability.repairs.repair import Repair, RepairContext
 from repairability.repairs.response import Response
-from repairability.repairs.statistics import Statistics
 
 SHORT = (2, 32)
 """Batches, and images in each, of the repair "bn-short": for trying a study out."""
 
 
 @dataclass(frozen=True)
-class BatchNormRepair:
+class BatchNormRepair(Repair):
     """Let the BatchNorm layers relearn their running statistics on unlabeled images, everything else in eval mode.
 
     The paper's: 20 batches of 128, momentum 0.1, starting from the dense statistics, of which q = 0.9^20 = 12 % remain.
@@ -29,20 +29,14 @@ class BatchNormRepair:
     batches: int = BN_BATCHES
     batch_size: int = BN_BATCH_SIZE
     momentum: float | None = 0.1
-    needs_statistics = False
-
-    @property
-    def name(self) -> str:
-        if self.momentum is None:
-            return "bn-cumulative"
-        return "bn-short" if (self.batches, self.batch_size) == SHORT else "bn"
 
     @property
     def remaining(self) -> float:
         """q: the share of the old statistics that is left."""
         return 0.0 if self.momentum is None else float((1 - self.momentum) ** self.batches)
 
-    def __call__(self, model: nn.Module, layers: Layers, statistics: Statistics, calibration: CalibrationSet) -> None:
+    def __call__(self, context: RepairContext) -> None:
+        model, calibration = context.model, context.calibration
         if not batch_norms(model):
             warnings.warn(
                 f"{type(model).__name__} has no BatchNorm: repair 'bn' has nothing to recalibrate", stacklevel=2
@@ -69,3 +63,10 @@ class BatchNormRepair:
         mean = q * response.norm.mean + (1 - q) * response.mean
         var = q * response.norm.var + (1 - q) * response.var * (m / max(1, m - 1))
         return replace(response, norm=replace(response.norm, mean=mean, var=var))
+
+
+def recalibrated(model: nn.Module, calibration: CalibrationSet) -> nn.Module:
+    """A copy whose BatchNorm layers relearned their statistics: also a dense network moves a little by that."""
+    copy = copy_of(model)
+    BatchNormRepair()(RepairContext(copy, Layers((), 0), model, calibration))
+    return copy

@@ -12,9 +12,10 @@ from repairability._torch import OutputHook, Reached, evaluating, output_hooks, 
 from repairability.algebra.sums import EPS, ChannelSums
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
-from repairability.network.layers import Layer, Layers
+from repairability.network.layers import Layer, Layers, bias_of
 from repairability.network.trace import trace
 from repairability.progress import track
+from repairability.repairs.repair import Repair, RepairContext
 from repairability.repairs.response import Response
 from repairability.repairs.statistics import Statistics, measure_statistics
 
@@ -22,18 +23,13 @@ _LIVE = 1e-12
 """A channel is alive if its variance exceeds this fraction of the layer's largest."""
 
 TAUS = ("median", "mean")
-_NAMES: dict[tuple[float, str | float], str] = {
-    (0.1, "median"): "cr",
-    (1.0, "median"): "cr-median",
-    (1.0, "mean"): "cr-mean",
-    (0.01, "mean"): "cr-small-mean",
-}
 
 
 @dataclass(frozen=True)
-class ChannelRepair:
+class ChannelRepair(Repair):
     """Scale each filter so that its channel's variance approaches the dense one:
-    r = log(var_d + eps) - log(var_p + eps), lam = var_p / (var_p + tau), gamma = exp(lam * r / 2).
+    r = log(var_d + eps) - log(var_p + eps) (eq:app_log_variance_ratio), lam = var_p / (var_p + tau)
+    (eq:app_shrinkage_weight), gamma = exp(lam * r / 2) (eq:app_repair_scale; with lam = 1 eq:app_direct_scale).
 
     `tau` is `shrinkage` times the median (or mean) of var_p over the layer's live channels, or a number of its own:
     a channel of typical variance keeps almost all of its correction, a collapsed one almost none: there is only noise
@@ -43,21 +39,17 @@ class ChannelRepair:
     simultaneous variant measures all layers in the unrepaired network and over-corrects.
     """
 
+    needs_statistics = True
     shrinkage: float = 0.1
     tau: str | float = "median"
     sequential: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.tau, str) and self.tau not in TAUS:
             raise InputError(f"tau must be a number or one of {', '.join(TAUS)}, not {self.tau!r}")
         if self.shrinkage < 0 or (not isinstance(self.tau, str) and self.tau < 0):
             raise InputError(f"shrinkage and tau must not be negative: {self.shrinkage}, {self.tau}")
-
-    @property
-    def name(self) -> str:
-        """As the registry calls it; other settings are spelled out."""
-        name = _NAMES.get((self.shrinkage, self.tau), f"cr-{self.shrinkage:g}-{self.tau}")
-        return name if self.sequential else f"{name}-simultaneous"
 
     def gamma(self, dense_var: Tensor, pruned_var: Tensor) -> Tensor:
         """The scale of each filter, from variances [..., C] of one layer. An empty filter (var_p = 0) keeps 1."""
@@ -85,18 +77,19 @@ class ChannelRepair:
             response, gain=gamma * response.gain, offset=gamma * response.offset + (1 - gamma) * response.bias
         )
 
-    def __call__(self, model: nn.Module, layers: Layers, statistics: Statistics, calibration: CalibrationSet) -> None:
+    def __call__(self, context: RepairContext) -> None:
+        model, layers, dense, calibration = context.model, context.layers, context.statistics, context.calibration
         if not self.sequential:
             pruned = measure_statistics(model, layers, calibration)
             for layer in layers:
-                _scale_(layer, self.gamma(statistics[layer.name].var, pruned[layer.name].var))
+                _scale_(layer, self.gamma(dense[layer.name].var, pruned[layer.name].var))
             return
         first = next(iter(calibration.batches(model)))
-        found = trace(model, layers, first)
-        if calibration.batch_count == 1 and all(calls == 1 for calls in found.calls.values()):
-            self._in_one_pass_(model, layers, statistics, first)
+        way = trace(model, layers, first)
+        if calibration.batch_count == 1 and all(calls == 1 for calls in way.calls.values()):
+            self._in_one_pass_(model, layers, dense, first)
         else:
-            self._layer_by_layer_(model, {layers[x]: found.calls[x] for x in found.order}, statistics, calibration)
+            self._layer_by_layer_(model, {layers[x]: way.calls[x] for x in way.order}, dense, calibration)
 
     def _in_one_pass_(self, model: nn.Module, layers: Layers, statistics: Statistics, batch: Tensor) -> None:
         """All images in one batch: each layer is measured, scaled, and hands its scaled output on."""
@@ -154,8 +147,8 @@ def _scaled_output(layer: Layer, module: nn.Module, output: Tensor, gamma: Tenso
     """gamma * (y - bias) + bias, in the output's own layout."""
     shape = (-1,) if layer.kind == "linear" else (-1, *[1] * (layer.weight.dim() - 2))
     factor = gamma.to(output.device, output.dtype).view(shape)
-    bias: Tensor | None = getattr(module, "bias", None)
+    bias = bias_of(module)
     if bias is None:
         return output * factor
-    beta = bias.detach().view(shape)
+    beta = bias.view(shape)
     return (output - beta) * factor + beta

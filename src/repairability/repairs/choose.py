@@ -8,49 +8,53 @@ from torch import Tensor, nn
 from repairability._torch import copy_of
 from repairability.algebra.moments import LeastSquares
 from repairability.allocation import Allocation
-from repairability.calibration import CalibrationSet
+from repairability.calibration import CalibrationSet, Images
 from repairability.errors import InputError
-from repairability.masks import Masks
-from repairability.network.layers import KINDS, Layers, layers_named, prunable_layers
-from repairability.repairs.response import name_of
+from repairability.masks import Masks, make_masks
+from repairability.network.layers import Layers, layers_named
 from repairability.repairs.walk import IMAGES, walk
-from repairability.scores import Score
+from repairability.scores import Score, ScoreLike, get_score
 
 
 class Chooser:
     """Asks a score for each layer's mask, with the allocation's count, and keeps the answers."""
 
-    def __init__(self, score: Score, plan: Allocation, layers: Layers) -> None:
-        self.score, self.plan, self.layers = score, plan, layers
-        self.found: dict[str, Tensor] = {}
+    def __init__(self, score: Score, allocation: Allocation, layers: Layers) -> None:
+        self.score, self.allocation, self.layers = score, allocation, layers
+        self.chosen: dict[str, Tensor] = {}
 
     def __call__(self, layer: str, problem: LeastSquares) -> Tensor:
-        count = self.plan.pruned(layer)
+        count = self.allocation.pruned(layer)
         mask = self.score(problem, count)
         if mask.shape != problem.weights.shape or mask.dtype != torch.bool or int((~mask).sum()) != count:
             raise InputError(
-                f"score {name_of(self.score)!r} must give a bool mask {tuple(problem.weights.shape)} that takes "
+                f"score {self.score.name!r} must give a bool mask {tuple(problem.weights.shape)} that takes "
                 f"{count} weights of layer {layer!r}, not {tuple(mask.shape)} {mask.dtype} taking {int((~mask).sum())}"
             )
         weight = self.layers[layer].weight
-        self.found[layer] = mask.view(weight.shape).to(weight.device)
+        self.chosen[layer] = mask.view(weight.shape).to(weight.device)
         return mask
 
-    def masks(self, layers: Layers) -> Masks:
-        """For every layer of the allocation, where `layers` has it; one that loses nothing keeps everything."""
-        whole = {name: torch.ones_like(layers[name].weight, dtype=torch.bool) for name in self.plan}
-        return Masks({**whole, **self.found})
+    def masks(self) -> Masks:
+        """For every layer of the allocation; one that loses nothing keeps everything."""
+        whole = {name: torch.ones_like(self.layers[name].weight, dtype=torch.bool) for name in self.allocation}
+        return Masks({**whole, **self.chosen})
 
 
 def choose_masks(
-    model: nn.Module, plan: Allocation, score: Score, calibration: CalibrationSet, *, images: int = IMAGES
+    model: nn.Module, allocation: Allocation, images: Images, *, score: ScoreLike = "second_order", most: int = IMAGES
 ) -> Masks:
-    """Masks with exactly the allocation's counts, by the inputs that the dense network gives each layer."""
-    every = layers_named(model, plan)
-    chooser = Chooser(score, plan, every)
-    lost = [name for name in plan if plan.pruned(name)]
+    """Masks with exactly the allocation's counts, chosen by `score`; the model is only read.
+
+    A score that looks at inputs sees those that the dense network gives each layer on the first `most` images.
+    """
+    chosen_by = get_score(score)
+    if not chosen_by.looks_at_inputs:
+        return make_masks(model, allocation)
+    layers = layers_named(model, allocation)
+    chooser = Chooser(chosen_by, allocation, layers)
+    lost = layers.subset(name for name in allocation if allocation.pruned(name))
     copy = copy_of(model)  # a second network to halt in; its weights stay
-    layers = prunable_layers(copy, types=tuple(KINDS), skip=()).subset(lost)
-    for station in walk(model, copy, layers, calibration, images=images) if lost else ():
+    for station in walk(model, copy, lost.on(copy), CalibrationSet.read(images), images=most) if lost else ():
         chooser(station.layer.name, station.problem(model, station.moments()))
-    return chooser.masks(every)
+    return chooser.masks()

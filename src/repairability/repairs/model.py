@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
 
 from repairability._torch import copy_of
 from repairability.calibration import CalibrationSet, Images
 from repairability.errors import InputError
-from repairability.network.layers import KINDS, Layers, prunable_layers
-from repairability.repairs.response import Repair, apply_repair_
+from repairability.network.layers import Layers, refittable_layers
+from repairability.repairs.repair import RepairContext
 from repairability.repairs.statistics import measure_statistics
 
+if TYPE_CHECKING:
+    from repairability.repairs import RepairLike
 
-def repair_model(dense: nn.Module, pruned: nn.Module, images: Images, *, repair: str | Repair = "cr+bn") -> nn.Module:
+
+def repair_model(dense: nn.Module, pruned: nn.Module, images: Images, *, repair: RepairLike = "cr+bn") -> nn.Module:
     """A repaired copy of `pruned`; neither network is changed.
 
     The layers that lost weights are found by comparing: zero in `pruned`, not zero in `dense`. The first 128 images
@@ -21,31 +26,24 @@ def repair_model(dense: nn.Module, pruned: nn.Module, images: Images, *, repair:
     """
     from repairability.repairs import get_repair
 
-    function = get_repair(repair)
+    mend = get_repair(repair)
     lost = _layers_that_lost_weights(dense, pruned)
     calibration = CalibrationSet.read(images)
-    statistics = measure_statistics(dense, lost, calibration) if getattr(function, "needs_statistics", True) else {}
+    statistics = measure_statistics(dense, lost, calibration) if mend.needs_statistics else {}
     repaired = copy_of(pruned)
-    own = prunable_layers(repaired, types=tuple(KINDS), skip=()).subset(lost.names)
-    apply_repair_(function, repaired, own, statistics, calibration, dense=dense)
+    mend(RepairContext(repaired, lost.on(repaired), dense, calibration, statistics))
     return repaired
 
 
 def _layers_that_lost_weights(dense: nn.Module, pruned: nn.Module) -> Layers:
-    whole = prunable_layers(dense, types=tuple(KINDS), skip=())
-    part = prunable_layers(pruned, types=tuple(KINDS), skip=())
+    whole, part = refittable_layers(dense), refittable_layers(pruned)
     if whole.names != part.names:
         differing = sorted(set(whole.names) ^ set(part.names))
         raise InputError(f"the pruned network is not the dense one's: only one of them has {', '.join(differing[:5])}")
-    for ours, theirs in zip(whole, part, strict=True):
-        if ours.shape != theirs.shape:
-            raise InputError(
-                f"layer {ours.name!r} is {ours.shape} in the dense network and {theirs.shape} in the pruned"
-            )
     lost = [
-        ours.name
-        for ours, theirs in zip(whole, part, strict=True)
-        if bool(torch.any((theirs.weight == 0).cpu() & (ours.weight != 0).cpu()))
+        layer.name
+        for layer, other in zip(whole, whole.on(pruned), strict=True)
+        if bool(torch.any((other.weight == 0).cpu() & (layer.weight != 0).cpu()))
     ]
     if not lost:
         raise InputError("the pruned network lost no weights: nothing to repair")

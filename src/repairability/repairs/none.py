@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-
-from repairability.calibration import CalibrationSet
-from repairability.network.layers import Layers
+from repairability.repairs.repair import Repair, RepairContext
 from repairability.repairs.response import Response
-from repairability.repairs.statistics import Statistics
 
 
 @dataclass(frozen=True)
-class NoRepair:
-    name: str = "none"
-    needs_statistics = False
-
-    def __call__(self, model: nn.Module, layers: Layers, statistics: Statistics, calibration: CalibrationSet) -> None:
+class NoRepair(Repair):
+    def __call__(self, context: RepairContext) -> None:
         """Change nothing."""
 
     def respond(self, response: Response) -> Response:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from repairability.algebra.grams import solve_on_support
-from repairability.algebra.moments import InputMoments, LeastSquares, filters_of
-from repairability.calibration import CalibrationSet
+from repairability.algebra.moments import InputMoments, filters_of
 from repairability.errors import InputError
-from repairability.network.layers import KINDS, Layers, prunable_layers
-from repairability.repairs.statistics import Statistics
+from repairability.network.layers import bias_of, refittable_layers
+from repairability.repairs.repair import Fit, Repair, RepairContext
 from repairability.repairs.walk import IMAGES, Station, walk
 
 RIDGE = 1e-3
 
-Choose = Callable[[str, LeastSquares], Tensor]
-"""(layer, its problem) -> a mask [G, R, K], True where a weight stays."""
-
 
 @dataclass(frozen=True)
-class Reconstruction:
+class Reconstruction(Repair):
     """Per filter, on the weights S that stay: min |y - X_S w|^2 / n + rho m |w - w_dense|^2, with m the mean diagonal
     of X'X / n, X the inputs that the network repaired so far delivers and y the dense network's output (`walk` says how
     a shortcut's error enters y). In closed form: (G_SS + rho m) (w - w_dense) = c_S - G_SS w_dense. With K inputs and n
@@ -34,60 +28,31 @@ class Reconstruction:
     the layers that lost no weight (the classifier among them) to the inputs they now get.
     """
 
+    chooses_masks = True
     ridge: float = RIDGE
     images: int = IMAGES
     everything: bool = False
-    needs_statistics = False
-    needs_dense = True
-    chooses_masks = True
-
-    @property
-    def name(self) -> str:
-        name = "reconstruct-all" if self.everything else "reconstruct"
-        return name if self.images == IMAGES else f"{name}@{self.images}"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.ridge < 0 or self.images < 1:
             raise InputError(f"ridge must not be negative and images at least 1, not {self.ridge} and {self.images}")
 
-    def __call__(
-        self,
-        model: nn.Module,
-        layers: Layers,
-        statistics: Statistics,
-        calibration: CalibrationSet,
-        *,
-        dense: nn.Module | None = None,
-        choose: Choose | None = None,
-    ) -> None:
-        if dense is None:
-            raise InputError("repair 'reconstruct' compares with the dense network; call it with dense=")
-        lost = set(layers.names)
-        chosen = prunable_layers(model, types=tuple(KINDS), skip=()) if self.everything else layers
-        for station in walk(dense, model, chosen, calibration, images=self.images):
+    @property
+    def fit(self) -> Fit:
+        return Fit(self.ridge, self.images)
+
+    def __call__(self, context: RepairContext) -> None:
+        model, lost, choose = context.model, context.layers, context.choose
+        chosen = refittable_layers(model) if self.everything else lost
+        for station in walk(context.dense, model, chosen, context.calibration, images=self.images, needed=lost.names):
             moments = station.moments()
-            problem = station.problem(dense, moments)
-            if choose is None or station.layer.name not in lost:
+            problem = station.problem(context.dense, moments)
+            if choose is None or station.layer.name not in lost.names:
                 support = filters_of(station.layer.weight, station.groups) != 0
             else:
                 support = choose(station.layer.name, problem)
-            _write_(station, refitted(problem, support, self.ridge), moments)
-
-
-def fit_of(repair: object) -> Reconstruction | None:
-    """The reconstruction that a repair begins with, if it does: by itself, or in a chain."""
-    first = getattr(repair, "steps", (repair,))[0]
-    return first if isinstance(first, Reconstruction) else None
-
-
-def refitted(problem: LeastSquares, support: Tensor, ridge: float) -> Tensor:
-    """The refitted weights [G, R, K], zero outside their support [G, R, K]."""
-    fitted = torch.zeros_like(problem.weights)
-    for g, weights in enumerate(problem.weights):
-        kept = weights * support[g]  # [R, K]
-        right = problem.cross[g].mT - kept @ problem.gram[g]
-        fitted[g] = kept + solve_on_support(problem.damped(g, ridge), right, support[g])
-    return fitted
+            _write_(station, problem.refitted(support, self.ridge), moments)
 
 
 def _write_(station: Station, fitted: Tensor, moments: InputMoments) -> None:
@@ -97,13 +62,9 @@ def _write_(station: Station, fitted: Tensor, moments: InputMoments) -> None:
     shift = (moments.mean_y - mean).flatten()
     with torch.no_grad():
         weight.copy_(fitted.view(weight.shape).to(weight.device, weight.dtype))
-        bias = _bias(station.module)
+        bias = bias_of(station.module)
         if bias is not None:
             bias.copy_(shift.to(bias.device, bias.dtype))
         elif station.norm is not None:
             running: Tensor = station.norm.running_mean  # type: ignore[assignment]
             running.sub_(shift.to(running.device, running.dtype))
-
-
-def _bias(module: nn.Module) -> nn.Parameter | None:
-    return getattr(module, "bias", None)

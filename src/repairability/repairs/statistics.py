@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from repairability._torch import OutputHook, evaluating, output_hooks, run
-from repairability.algebra.sums import ChannelSums, Moments
+from repairability.algebra.sums import ChannelSums, OutputMoments
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
 from repairability.network.layers import Layer, Layers
 
-Statistics = Mapping[str, Moments]
+Statistics = Mapping[str, OutputMoments]
 """layer -> pooled mean and biased variance of its output, [C]"""
 
 
@@ -30,7 +30,7 @@ def measure_statistics(model: nn.Module, layers: Layers, calibration: Calibratio
     with evaluating(model), output_hooks(hooks):
         for batch in calibration.batches(model):
             run(model, batch)
-    missed = [name for name, found in sums.items() if not found.count]
+    missed = [name for name, total in sums.items() if not total.count]
     if missed:
         raise InputError(f"the model never reaches {', '.join(missed)} on these images; skip such layers")
-    return {name: found.dense_moments() for name, found in sums.items()}
+    return {name: total.dense_moments() for name, total in sums.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from repairability._torch import evaluating, output_hooks, run
 from repairability.algebra.moments import InputMoments, LeastSquares, filters_of
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
-from repairability.network.layers import Layer, Layers
+from repairability.network.layers import Layer, Layers, bias_of
 from repairability.network.streams import streams
 from repairability.network.trace import Trace, trace
 from repairability.network.unfold import Geometry
@@ -48,7 +48,7 @@ class Station:
         unit = torch.ones(self.layer.shape[0], dtype=torch.float64)
         if self.norm is not None:
             unit = _norm_scale(self.norm).abs().double().cpu()
-        has_shift = self.norm is not None or getattr(self.module, "bias", None) is not None
+        has_shift = self.norm is not None or bias_of(self.module) is not None
         return LeastSquares.of(moments, filters_of(weight, self.groups), unit.view(self.groups, -1), centred=has_shift)
 
     @property
@@ -58,7 +58,7 @@ class Station:
     def moments(self) -> InputMoments:
         geometry, channels = Geometry.of(self.layer.name, self.module), self.layer.shape[0]
         groups, filter_size = self.groups, self.layer.total // channels
-        found = InputMoments(groups, filter_size, channels // groups)
+        moments = InputMoments(groups, filter_size, channels // groups)
         for x, y in self.pairs:
             images, wanted = geometry.batched(_wide(x)), self.layer.channels(_wide(y))  # [N, C_in, ...], [N, C, P]
             values = groups * filter_size * wanted.shape[2]  # of one image's columns
@@ -71,16 +71,16 @@ class Station:
                 rows = rows.reshape(groups, channels // groups, last, -1)
                 if geometry.slides:
                     columns = geometry.unfold_but_last(part)  # [C_in * other taps, last, others * N]
-                    found.update_sliding(columns.view(groups, -1, *columns.shape[1:]), rows)
+                    moments.update_sliding(columns.view(groups, -1, *columns.shape[1:]), rows)
                 else:
                     columns = geometry.unfold(part, geometry.every_tap())  # [C_in * taps, P * N]
-                    found.update(columns.view(groups, filter_size, -1), rows.flatten(2))
-        if not found.finite:
+                    moments.update(columns.view(groups, filter_size, -1), rows.flatten(2))
+        if not moments.finite:
             raise InputError(
                 f"layer {self.layer.name!r} is given or gives nan, inf or numbers too large to square, on the "
                 "calibration images: nothing can be fitted to them"
             )
-        return found
+        return moments
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -96,6 +96,7 @@ def walk(
     *,
     images: int = IMAGES,
     shortcuts: bool = True,
+    needed: Collection[str] | None = None,
 ) -> Iterator[Station]:
     """Stations in execution order. What the caller writes into a layer (its weight, its bias, the BatchNorm behind it)
     before it asks for the next station, the later ones see.
@@ -105,21 +106,22 @@ def walk(
     y_dense + (other_dense - other_repaired) * sqrt(running_var + eps) / weight, in channels with |weight| >= 1e-3
     (`shortcuts=False`: y_dense everywhere; so too behind a BatchNorm that serves other layers).
     A network that calls a layer several times is run once per layer instead, and without that correction.
+    A layer that is never reached is an error; with `needed`, only one of these, and the others are passed over.
     """
     batches = list(calibration.first(repaired, images, _BATCH))
-    found = trace(repaired, layers, batches[0])
-    norms = {layer: repaired.get_submodule(norm) for layer, norm in found.own_norms.items()}
-    if any(calls > 1 for calls in found.calls.values()):
-        yield from _pass_per_layer(dense, repaired, layers, batches, found, norms)
+    way = trace(repaired, layers, batches[0], needed=needed)
+    norms = {layer: repaired.get_submodule(norm) for layer, norm in way.own_norms.items()}
+    if any(calls > 1 for calls in way.calls.values()):
+        yield from _pass_per_layer(dense, repaired, layers, batches, way, norms)
         return
-    known = {n: join for n, join in found.joins.items() if join.layer in norms or join.layer not in found.norms}
+    known = {n: join for n, join in way.joins.items() if join.layer in norms or join.layer not in way.norms}
     joins = known if shortcuts else {}
     joined = {join.layer for join in joins.values()}
     with (
-        streams(dense, batches, found.order, joins, before=False) as theirs,
-        streams(repaired, batches, found.order, joins, before=True) as ours,
+        streams(dense, batches, way.order, joins, before=False) as theirs,
+        streams(repaired, batches, way.order, joins, before=True) as ours,
     ):
-        for name in track(found.order, "layer by layer", len(found.order)):
+        for name in track(way.order, "layer by layer", len(way.order)):
             module, norm = repaired.get_submodule(name), norms.get(name)
             pairs, branches = [], []
             for their, our in zip(theirs, ours, strict=True):
@@ -165,10 +167,10 @@ def _pass_per_layer(
     repaired: nn.Module,
     layers: Layers,
     batches: Sequence[Tensor],
-    found: Trace,
+    way: Trace,
     norms: dict[str, nn.Module],
 ) -> Iterator[Station]:
-    for name in track(found.order, "layer by layer", len(found.order)):
+    for name in track(way.order, "layer by layer", len(way.order)):
         calls = [_calls(model, name, batches) for model in (dense, repaired)]
         pairs = [(given, wanted) for (_, wanted), (given, _) in zip(*calls, strict=True)]
         yield Station(layers[name], repaired.get_submodule(name), norms.get(name), pairs)
@@ -176,12 +178,12 @@ def _pass_per_layer(
 
 def _calls(model: nn.Module, name: str, batches: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Input and output of every call of a layer."""
-    found: list[tuple[Tensor, Tensor]] = []
+    calls: list[tuple[Tensor, Tensor]] = []
 
     def hook(module: nn.Module, x: Tensor, output: Tensor) -> None:
-        found.append((x, output))
+        calls.append((x, output))
 
     with evaluating(model), output_hooks({model.get_submodule(name): hook}):
         for batch in batches:
             run(model, batch)
-    return found
+    return calls

@@ -1,25 +1,27 @@
-"""A store's tables and figures inside a document: tables between marks, figures where it links to them.
+"""A store's tables and charts inside a document: tables between marks, charts where it links to them.
 
-`<!-- study NAME -->` ... `<!-- end -->` holds all tables of a study, `<!-- study NAME 2 -->` its second one,
-`<!-- studies -->` the list of all studies. A picture `![...](some/STUDY_FIGURE.svg)` is the figure of that name. Marks
-are whole lines; code blocks are left alone.
+`<!-- study NAME -->` ... `<!-- end -->` holds all tables of a study, `<!-- study NAME SECTION -->` those of one of its
+sections; a number after either takes one table alone. `<!-- studies -->` is the list of all studies. A picture
+`![...](some/STUDY_CHART.svg)` is the chart of that name. Marks are whole lines; code blocks are left alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from repairability._files import read_text
 from repairability.errors import InputError, unknown
-from repairability.experiments.store import Record, StudyEntry
-from repairability.report.drawing import render
+from repairability.experiments.store import Record
+from repairability.experiments.study import StudyEntry
+from repairability.report.charts import render
 from repairability.report.markup import to_markdown
+from repairability.report.sections import Section, joined, study_sections
+from repairability.report.sections.section import Draw
 from repairability.report.store import overview
-from reproduction.sections import Section, study_section
-from reproduction.sections.section import Draw
+from repairability.tables import Table
 
 MARK = re.compile(r"<!--\s*((?:study|studies)\b.*?)-->")
 END = re.compile(r"<!--\s*end\s*-->")
@@ -35,33 +37,37 @@ class Renewal:
     outdated: Sequence[str]
 
 
-class Studies(Mapping[str, Section]):
-    """The sections of a store's studies by name; each is made once, when somebody wants it."""
+class Studies:
+    """The sections of a store's studies; each study's are made once, when somebody wants them."""
 
     def __init__(self, studies: Sequence[tuple[StudyEntry, Sequence[Record]]]) -> None:
         self.given = {entry.name: (entry, records) for entry, records in studies}
-        self.made: dict[str, Section] = {}
+        self.made: dict[str, dict[str, Section]] = {}
 
-    def __getitem__(self, name: str) -> Section:
-        if name not in self.given:
-            raise unknown("study", name, self.given)
-        if name not in self.made:
-            entry, records = self.given[name]
-            self.made[name] = study_section(entry.section, records, smoke=entry.smoke)
-        return self.made[name]
+    def sections(self, study: str) -> dict[str, Section]:
+        """By their short names."""
+        if study not in self.given:
+            raise unknown("study", study, self.given)
+        if study not in self.made:
+            entry, records = self.given[study]
+            self.made[study] = study_sections(entry.sections, records, smoke=entry.smoke)
+        return self.made[study]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.given)
+    def tables(self, study: str, section: str | None = None) -> list[Table]:
+        """Of a study, or of one of its sections."""
+        sections = self.sections(study)
+        if section is not None and section not in sections:
+            raise unknown(f"section of {study}", section, sections)
+        return list((joined(sections) if section is None else sections[section]).tables)
 
-    def __len__(self) -> int:
-        return len(self.given)
+    def figures(self, study: str) -> dict[str, Draw]:
+        """The charts of a study as STUDY_CHART."""
+        return {f"{study}_{name}": draw for name, draw in joined(self.sections(study)).figures.items()}
 
     def figure(self, name: str) -> Draw | None:
-        """The figure STUDY_FIGURE, where there is one."""
-        for study in self:
-            if name.startswith(f"{study}_") and (found := self[study].figures.get(name.removeprefix(f"{study}_"))):
-                return found
-        return None
+        """The chart STUDY_CHART, where there is one."""
+        made = (self.figures(study).get(name) for study in self.given if name.startswith(f"{study}_"))
+        return next((draw for draw in made if draw is not None), None)
 
 
 def renew(document: Path, studies: Studies) -> list[Renewal]:
@@ -108,37 +114,36 @@ def _tables(mark: str, studies: Studies, where: str) -> str:
     kind, *words = mark.split()
     if kind == "studies" and not words:
         return f"\n{to_markdown(overview(list(studies.given.values())))}"
-    if kind != "study" or len(words) not in (1, 2) or (len(words) == 2 and not words[1].isdigit()):
-        raise InputError(f"{where}: a mark is study NAME, study NAME 2 or studies, not {mark!r}")
+    number = int(words.pop()) if len(words) > 1 and words[-1].isdigit() else None
+    if kind != "study" or len(words) not in (1, 2):
+        raise InputError(f"{where}: a mark is studies or study NAME [SECTION] [NUMBER], not {mark!r}")
     try:
-        tables = list(studies[words[0]].tables)
+        tables = studies.tables(*words)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    if len(words) == 2:
-        if not 1 <= int(words[1]) <= len(tables):
-            raise InputError(f"{where}: study {words[0]} has tables 1 to {len(tables)}, not {words[1]}")
-        tables = [tables[int(words[1]) - 1]]
+    if number is not None:
+        if not 1 <= number <= len(tables):
+            raise InputError(f"{where}: study {' '.join(words)} has tables 1 to {len(tables)}, not {number}")
+        tables = [tables[number - 1]]
     return "\n" + "\n".join(map(to_markdown, tables))
 
 
 def _figures(document: Path, text: str, studies: Studies) -> list[Renewal]:
     """The pictures that a document shows; one that is no study's must be there already."""
-    found = {}
-    for markdown, html in PICTURE.findall(text):
-        link = markdown or html
+    renewals = {}
+    for link in (markdown or html for markdown, html in PICTURE.findall(text)):
         path = document.parent / link
-        if "://" in link or path in found:
+        if "://" in link or path in renewals:
             continue
         draw = studies.figure(path.stem)
-        if draw is None:
-            if not path.is_file():
-                known = [f"{study}_{name}" for study in studies for name in studies[study].figures]
-                raise InputError(f"{document}: {unknown('figure', path.stem, known)}")
-            continue
-        figure = draw()
-        if figure is None:
-            raise InputError(f"{document}: the runs of {path.stem} do not fill a figure")
-        content = render(figure, "svg")
-        same = path.is_file() and path.read_bytes() == content
-        found[path] = Renewal(path, content, [] if same else [f"figure {path.stem}"])
-    return list(found.values())
+        if draw is not None:
+            chart = draw()
+            if chart is None:
+                raise InputError(f"{document}: the runs of {path.stem} do not fill a figure")
+            content = render(chart, "svg")
+            same = path.is_file() and path.read_bytes() == content
+            renewals[path] = Renewal(path, content, [] if same else [f"figure {path.stem}"])
+        elif not path.is_file():
+            known = [name for study in studies.given for name in studies.figures(study)]
+            raise InputError(f"{document}: {unknown('figure', path.stem, known)}")
+    return list(renewals.values())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from repairability.report.methods import ordered
 
@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 FRACTIONS = ("top1", "agreement")
 """Measures that count images, so that one seed has a binomial error."""
+
+Row = Mapping[str, Any]
+"""One run: at least its number of images "n" and the measure asked for."""
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,11 @@ class Gap:
     sparsity: float
     estimate: Estimate
 
+    @property
+    def beyond_noise(self) -> bool:
+        """More than two standard errors above 0."""
+        return self.estimate.mean > 2 * (self.estimate.standard_error or 0.0)
+
 
 @dataclass(frozen=True)
 class Leader:
@@ -78,7 +88,11 @@ class Leader:
 
 def sparsities(data: ReportData) -> list[float]:
     """The target sparsities of the results, rising."""
-    return sorted({round(float(row["sparsity"]), 6) for row in data.results})
+    return sorted({_sparsity(row) for row in data.results})
+
+
+def _sparsity(row: Row) -> float:
+    return round(float(row["sparsity"]), 6)
 
 
 def methods(data: ReportData) -> list[Method]:
@@ -95,21 +109,27 @@ def methods(data: ReportData) -> list[Method]:
 
 def estimates(data: ReportData, measure: str = "top1") -> dict[Method, dict[float, Estimate]]:
     """For each method the estimate at each of its sparsities; runs without `measure` do not count."""
-    found: dict[Method, dict[float, Estimate]] = {}
-    for method in methods(data):
-        runs: dict[float, list[Mapping[str, Any]]] = {}
-        for row in data.results:
-            if (row["rule"], row["repair"]) == (method.rule, method.repair) and row.get(measure) is not None:
-                runs.setdefault(round(float(row["sparsity"]), 6), []).append(row)
-        if runs:
-            found[method] = {s: estimate([row[measure] for row in runs[s]], runs[s], measure) for s in sorted(runs)}
-    return found
+    cells = over_seeds(data.results, measure, lambda row: (row["rule"], row["repair"], _sparsity(row)))
+    points = sparsities(data)
+    lines = {
+        method: {s: cells[method.rule, method.repair, s] for s in points if (method.rule, method.repair, s) in cells}
+        for method in methods(data)
+    }
+    return {method: line for method, line in lines.items() if line}
 
 
-def estimate(values: Sequence[float], runs: Sequence[Mapping[str, Any]], measure: str) -> Estimate:
-    """See `Estimate`."""
-    n = min(int(run["n"]) for run in runs)
-    mean = statistics.fmean(values)
+def over_seeds(rows: Iterable[Row], measure: str, key: Callable[[Row], Key]) -> dict[Key, Estimate]:
+    """The estimate over the rows of each key; rows without `measure` do not count."""
+    cells: dict[Key, list[Row]] = {}
+    for row in rows:
+        if row.get(measure) is not None:
+            cells.setdefault(key(row), []).append(row)
+    return {name: _estimate(runs, measure) for name, runs in cells.items()}
+
+
+def _estimate(runs: Sequence[Row], measure: str) -> Estimate:
+    values = [float(run[measure]) for run in runs]
+    mean, n = statistics.fmean(values), min(int(run["n"]) for run in runs)
     error: float | None = None
     if len(values) > 1:
         error = statistics.stdev(values)
@@ -121,27 +141,26 @@ def estimate(values: Sequence[float], runs: Sequence[Mapping[str, Any]], measure
 def gaps(data: ReportData, rule: str = "rr", against: str = "erk") -> list[Gap]:
     """`rule` minus `against`, paired by seed: the mean difference and the sample standard deviation of the differences;
     with one common seed both runs' binomial errors, added in quadrature as if they were independent."""
-    top1 = {
-        (row["rule"], row["repair"], round(float(row["sparsity"]), 6), row["seed"]): (float(row["top1"]), int(row["n"]))
-        for row in data.results
-    }
-    found = []
-    for repair in dict.fromkeys(str(row["repair"]) for row in data.results):
-        for s in sparsities(data):
-            ours = {key[3]: value for key, value in top1.items() if key[:3] == (rule, repair, s)}
-            theirs = {key[3]: value for key, value in top1.items() if key[:3] == (against, repair, s)}
-            pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
-            if not pairs:
-                continue
-            differences = [p - q for (p, _), (q, _) in pairs]
-            error = (
-                statistics.stdev(differences)
-                if len(pairs) > 1
-                else math.sqrt(sum(p * (1 - p) / n for p, n in pairs[0]))
-            )
-            n = min(count for pair in pairs for _, count in pair)
-            found.append(Gap(repair, s, Estimate(statistics.fmean(differences), error, len(pairs), n)))
-    return found
+    cells: dict[tuple[str, float], dict[str, dict[int, Row]]] = {}
+    for row in data.results:
+        cells.setdefault((str(row["repair"]), _sparsity(row)), {}).setdefault(row["rule"], {})[row["seed"]] = row
+    repairs = list(dict.fromkeys(repair for repair, _ in cells))
+    paired = []
+    for repair, s in sorted(cells, key=lambda cell: (repairs.index(cell[0]), cell[1])):
+        ours, theirs = cells[repair, s].get(rule, {}), cells[repair, s].get(against, {})
+        pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+        if pairs:
+            paired.append(Gap(repair, s, _difference(pairs)))
+    return paired
+
+
+def _difference(pairs: Sequence[tuple[Row, Row]]) -> Estimate:
+    differences = [float(ours["top1"]) - float(theirs["top1"]) for ours, theirs in pairs]
+    if len(pairs) > 1:
+        error = statistics.stdev(differences)
+    else:
+        error = math.sqrt(sum(row["top1"] * (1 - row["top1"]) / row["n"] for row in pairs[0]))
+    return Estimate(statistics.fmean(differences), error, len(pairs), min(int(x["n"]) for pair in pairs for x in pair))
 
 
 def leaders(data: ReportData) -> list[Leader]:
@@ -156,19 +175,23 @@ def leaders(data: ReportData) -> list[Leader]:
     return ranks
 
 
-def how_measured(found: Sequence[Estimate], measure: str = "top1") -> str:
+def span(numbers: Iterable[int]) -> str:
+    """'3', or '2 to 3' where they differ."""
+    rising = sorted(numbers)
+    return f"{rising[0]:,}" if rising[0] == rising[-1] else f"{rising[0]:,} to {rising[-1]:,}"
+
+
+def how_measured(cells: Sequence[Estimate], measure: str = "top1") -> str:
     """What the numbers after ± are, in words."""
-    kinds = {each.kind for each in found}
-    seeds = sorted({each.seeds for each in found if each.seeds > 1})
-    over = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}" if seeds else ""
-    std = f"mean over {over} seeds ± sample standard deviation"
-    if kinds == {"std"}:
-        return std
+    kinds = {cell.kind for cell in cells}
     if kinds == {"binomial"}:
         return "one seed ± binomial standard error"
     if kinds == {"none"}:
         return f"one seed, no error known for {measure}"
     if "std" not in kinds:
         return "one seed, ± binomial standard error where one is known"
+    std = f"mean over {span(cell.seeds for cell in cells if cell.seeds > 1)} seeds ± sample standard deviation"
+    if kinds == {"std"}:
+        return std
     single = "± binomial standard error" if "binomial" in kinds else "without an error"
     return f"{std}; cells marked * are of one seed, {single}"

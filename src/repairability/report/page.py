@@ -34,13 +34,16 @@ class Switch:
 
 @dataclass(frozen=True)
 class Block:
-    """Charts and tables that stand together, after their switch; `when` is what another block's switch must say."""
+    """Charts and tables that stand together, after their switch.
+
+    `when`, as "target=90", says which option shows the block; the first of such blocks has the switch itself. `folded`
+    are the words behind which the tables hide.
+    """
 
     charts: Mapping[str, LayerChart] = field(default_factory=dict)
     tables: Mapping[str, Table] = field(default_factory=dict)
     switch: Switch | None = None
     when: str = ""
-    hidden: bool = False
     folded: str = ""
 
 

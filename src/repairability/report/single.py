@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from repairability.report import charts
 from repairability.report.charts import named_charts
 from repairability.report.data import ReportData
-from repairability.report.drawing import PROJECTION
+from repairability.report.drawing import ALL, PROJECTION
 from repairability.report.estimates import estimates, leaders
 from repairability.report.files import Contents
 from repairability.report.page import Block, Card, Part, Switch, page
@@ -18,6 +18,8 @@ from repairability.tables import Table, csv_text
 
 if TYPE_CHECKING:
     from altair import LayerChart
+
+    Drawn = Mapping[str, LayerChart | None]
 
 MOST_CARDS = 6
 """Of more sparsities than these the cards show an even choice."""
@@ -38,76 +40,64 @@ def contents(data: ReportData) -> Contents:
 def report_page(data: ReportData) -> str:
     """The page, of the parts that the data can fill."""
     tables = named_tables(data)
-    parts = {
-        "accuracy": ("Accuracy", "Accuracy against sparsity", _accuracy(data, tables)),
-        "diagnosis": ("Diagnosis", "How repairable each layer is", _diagnosis(data, tables)),
-        "allocations": ("Allocations", "Where the sparsity goes", _allocations(data, tables)),
-        "transition": (
-            "Transition",
-            "Where the network gives way",
-            [_block({"transition": charts.transition(data)}, tables, "transition")],
-        ),
-        "provenance": ("", "Provenance", [_block({}, tables, "provenance")]),
-    }
-    words = {"transition": [("advice", (data.transition or {}).get("advice") or "")]}
-    if data.projections:
-        words["allocations"] = [("hint", f"{PROJECTION} marks projection (shortcut) layers.")]
-    shown = [
-        Part(name, title, blocks, link, words.get(name, ()))
-        for name, (link, title, blocks) in parts.items()
-        if any(block.charts or block.tables for block in blocks)
+    advice = (data.transition or {}).get("advice") or ""
+    marked = f"{PROJECTION} marks projection (shortcut) layers." if data.projections else ""
+    found = [_block({"transition": charts.transition(data)}, tables, "transition")]
+    origin = [_block({}, tables, "provenance")]
+    parts = [
+        Part("accuracy", "Accuracy against sparsity", _accuracy(data, tables), "Accuracy"),
+        Part("diagnosis", "How repairable each layer is", _diagnosis(data, tables), "Diagnosis"),
+        Part("allocations", "Where the sparsity goes", _allocations(data, tables), "Allocations", [("hint", marked)]),
+        Part("transition", "Where the network gives way", found, "Transition", [("advice", advice)]),
+        Part("provenance", "Provenance", origin),
     ]
-    return page(data.title, f"{data.model} on {data.data}", cards(data), shown, named_csv(data), data.projections)
+    filled = [part for part in parts if any(block.charts or block.tables for block in part.blocks)]
+    return page(data.title, f"{data.model} on {data.data}", cards(data), filled, named_csv(data), data.projections)
 
 
-def _block(drawn: Mapping[str, LayerChart | None], tables: Mapping[str, Table], *names: str, **more: Any) -> Block:
+def _block(drawn: Drawn, tables: Mapping[str, Table], *names: str, **more: Any) -> Block:
     """The charts and tables that are there."""
     there = {name: chart for name, chart in drawn.items() if chart is not None}
     return Block(there, {name: tables[name] for name in names if name in tables}, **more)
 
 
+def _cases(switch: Switch, drawn: Sequence[Drawn], tables: Mapping[str, Table], prefix: str) -> list[Block]:
+    """A block for each option of a switch, with the table of its name; the page shows one, at first the first."""
+    return [
+        _block(case, tables, f"{prefix}{value}", switch=None if i else switch, when=f"{switch.name}={value}")
+        for i, (value, case) in enumerate(zip(switch.options, drawn, strict=True))
+    ]
+
+
 def _accuracy(data: ReportData, tables: Mapping[str, Table]) -> list[Block]:
-    repairs = dict.fromkeys(str(row["repair"]) for row in data.results)
-    switch = Switch("repair", "Repair", {repair: repair for repair in [*repairs, "all"]}) if len(repairs) > 1 else None
+    repairs = list(dict.fromkeys(str(row["repair"]) for row in data.results))
+    switch = Switch("repair", "Repair", {name: name for name in [*repairs, ALL]}) if len(repairs) > 1 else None
     drawn = {"accuracy": charts.accuracy(data), "gap": charts.gap(data)}
-    return [_block(drawn, tables, "accuracy", "agreement", "kl", switch=switch)]
+    return [_block(drawn, tables, *MEASURED, switch=switch)]
 
 
 def _diagnosis(data: ReportData, tables: Mapping[str, Table]) -> list[Block]:
     if data.diagnosis is None:
         return []
-    first = "rr"
-    switch = Switch("measure", "Measure", {measure: measure for measure in charts.MEASURES})
-    maps = [
-        _block(
-            {f"heatmap_{measure}": charts.heatmap(data, measure)},
-            {},
-            switch=switch if measure == first else None,
-            when=f"measure={measure}",
-            hidden=measure != first,
-        )
-        for measure in charts.MEASURES
+    measures = Switch("measure", "Measure", {measure: measure for measure in charts.MEASURES})
+    maps = [{f"heatmap_{measure}": charts.heatmap(data, measure)} for measure in charts.MEASURES]
+    names = {layer: f"{layer} (projection)" if layer in data.projections else layer for layer in data.diagnosis.rr}
+    layers = Switch("layer", "Layer", names, long=True)
+    return [
+        *_cases(measures, maps, {}, ""),
+        _block({"damage": charts.damage(data), "share": charts.share(data)}, {}, switch=layers),
+        _block({}, tables, "diagnosis", folded="All values"),
     ]
-    layers = {layer: f"{layer} (projection)" if layer in data.projections else layer for layer in data.diagnosis.rr}
-    of_layer = {"damage": charts.damage(data), "share": charts.share(data)}
-    switch = Switch("layer", "Layer", layers, long=True)
-    return [*maps, _block(of_layer, {}, switch=switch), _block({}, tables, "diagnosis", folded="All values")]
 
 
 def _allocations(data: ReportData, tables: Mapping[str, Table]) -> list[Block]:
-    labels = {f"{100 * target:g}": short_percent(target) for target in targets(data)}
-    switch = Switch("target", "Target", labels)
-    return [
-        _block(
-            {f"levels_{label}": charts.levels(data, target), f"layerwise_{label}": charts.layerwise(data, target)},
-            tables,
-            f"allocations_{label}",
-            switch=None if i else switch,
-            when=f"target={label}",
-            hidden=i > 0,
-        )
-        for i, (label, target) in enumerate(zip(labels, targets(data), strict=True))
+    labels = {f"{100 * target:g}": target for target in targets(data)}
+    switch = Switch("target", "Target", {label: short_percent(target) for label, target in labels.items()})
+    drawn = [
+        {f"levels_{label}": charts.levels(data, target), f"layerwise_{label}": charts.layerwise(data, target)}
+        for label, target in labels.items()
     ]
+    return _cases(switch, drawn, tables, "allocations_")
 
 
 def cards(data: ReportData) -> list[Card]:

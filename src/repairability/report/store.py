@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repairability.experiments.store import Record, StudyEntry
+from repairability.experiments.store import Record
+from repairability.experiments.study import StudyEntry
 from repairability.report.files import Contents, write_contents
 from repairability.report.page import Block, Card, Part, page
+from repairability.report.sections import SMOKE, study_section
 from repairability.tables import Table, csv_text
-from reproduction.sections import SECTIONS, SMOKE, study_section
 
 if TYPE_CHECKING:
     from altair import LayerChart
@@ -70,7 +71,7 @@ class StudyReport:
 
 def study_report(entry: StudyEntry, records: Sequence[Record]) -> StudyReport:
     """The study's section with the names of its files; charts are described here."""
-    section = study_section(entry.section, records, smoke=entry.smoke)
+    section = study_section(entry.sections, records, smoke=entry.smoke)
     names = [entry.name if i == 0 else f"{entry.name}_{i + 1}" for i in range(len(section.tables))]
     drawn = {f"{entry.name}_{name}": draw() for name, draw in section.figures.items()}
     charts = {name: chart for name, chart in drawn.items() if chart is not None}
@@ -93,8 +94,8 @@ def write_store_report(
 
 
 def store_contents(studies: Sequence[Study], problems: Sequence[str], title: str = "Studies") -> Contents:
-    """What the formats write of a store; the studies stand in the order of their sections."""
-    reports = [study_report(entry, records) for entry, records in sorted(studies, key=_rank)]
+    """What the formats write of a store."""
+    reports = [study_report(entry, records) for entry, records in studies]
     tables = {name: table for report in reports for name, table in report.tables.items()}
     charts = {name: chart for report in reports for name, chart in report.charts.items()}
     runs = _once(studies)
@@ -119,12 +120,6 @@ def store_contents(studies: Sequence[Study], problems: Sequence[str], title: str
         return page(title, "repairability", cards, parts, printed, nothing="This store holds no study yet.")
 
     return Contents(whole_page, lambda: tables, csv, lambda: charts)
-
-
-def _rank(study: Study) -> tuple[int, str]:
-    """The order of the sections."""
-    entry, _ = study
-    return list(SECTIONS).index(entry.section) if entry.section in SECTIONS else len(SECTIONS), entry.name
 
 
 def _part(number: int, report: StudyReport) -> Part:

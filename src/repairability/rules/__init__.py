@@ -2,51 +2,57 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from repairability.allocation import Allocation, check_sparsity
-from repairability.errors import InputError, unknown
+from repairability.naming import name_of, named
 from repairability.network.layers import Layers, prunable_layers
 from repairability.rules.erk import erk
-from repairability.rules.forced import forced
+from repairability.rules.forced import Forced, forced
 from repairability.rules.lamp import lamp
 from repairability.rules.magnitude import magnitude
-from repairability.rules.measured import MEASURES, raw, residual, rr
+from repairability.rules.measured import raw, residual, rr
+from repairability.rules.rule import Rule, ready
 from repairability.rules.uniform import uniform
 
-Rule = Callable[..., Allocation]
-"""(layers, sparsity, curves=None, **options) -> Allocation"""
-
 RULES: dict[str, Rule] = {
-    "uniform": uniform,
-    "global": magnitude,
-    "erk": erk,
-    "lamp": lamp,
-    "raw": raw,
-    "residual": residual,
-    "rr": rr,
-    "forced": forced,
+    "uniform": Rule(uniform, "uniform", curves=False),
+    "global": Rule(magnitude, "global", curves=False),
+    "erk": Rule(erk, "erk", curves=False),
+    "lamp": Rule(lamp, "lamp", curves=False),
+    "raw": Rule(raw, "raw", curves=True),
+    "residual": Rule(residual, "residual", curves=True),
+    "rr": Rule(rr, "rr", curves=True),
+    "forced": Forced(forced, "forced"),
 }
 
+PAPER_RULES = ("global", "uniform", "raw", "residual", "rr", "erk", "lamp")
+"""The seven that the paper compares, in its order."""
 
-def get_rule(rule: str | Rule) -> Rule:
-    """A rule by name; a callable is its own rule."""
-    if callable(rule):
+RuleLike = str | Rule | Callable[..., Allocation] | Allocation
+"""What is taken wherever a rule is: its name, a Rule, a bare function or a partial of one, or a ready Allocation."""
+
+
+def get_rule(rule: RuleLike) -> Rule:
+    """A rule by name; a bare function is wrapped, an allocation is a rule that always gives it."""
+    if isinstance(rule, Rule):
         return rule
-    if rule not in RULES:
-        raise unknown("rule", str(rule), RULES)
-    return RULES[rule]
+    if isinstance(rule, Allocation):
+        return ready(rule)
+    if isinstance(rule, functools.partial) and isinstance(rule.func, Rule):
+        return Rule(rule, rule.func.name, rule.func.works_on_curves(rule.keywords))
+    return Rule(rule, name_of(rule)) if callable(rule) else named("rule", rule, RULES)
 
 
 def allocate(
     model: nn.Module | Layers,
     *,
     sparsity: float,
-    rule: str | Rule = "erk",
+    rule: RuleLike = "erk",
     curves: Any = None,
     **options: Any,
 ) -> Allocation:
@@ -57,28 +63,8 @@ def allocate(
     `cap`, `floor` (erk), `over` (global), `solver` (raw, residual, rr), `pinned`, `rest` (forced).
     """
     target = check_sparsity(sparsity)
-    function = get_rule(rule)
     layers = model if isinstance(model, Layers) else prunable_layers(model)
-    _check_options(function, options)
-    return function(layers, target, curves, **options)
+    return get_rule(rule)(layers, target, curves, **options)
 
 
-def options_of(rule: str | Rule) -> list[str]:
-    """The options a rule names in its signature."""
-    parameters = inspect.signature(get_rule(rule)).parameters.values()
-    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-
-
-def _check_options(rule: Rule, options: dict[str, Any]) -> None:
-    if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(rule).parameters.values()):
-        return
-    known = options_of(rule)
-    for name in options:
-        if name not in known:
-            raise InputError(
-                f"rule {getattr(rule, '__name__', rule)!r} takes no option {name!r}; it takes: "
-                f"{', '.join(known) or 'none'}"
-            )
-
-
-__all__ = ["MEASURES", "RULES", "Rule", "allocate", "get_rule", "options_of"]
+__all__ = ["PAPER_RULES", "RULES", "Rule", "RuleLike", "allocate", "get_rule"]

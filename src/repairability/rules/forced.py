@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from repairability.allocation import Allocation, check_sparsity, pruned_count, target_count
 from repairability.errors import BudgetError, InputError
+from repairability.naming import name_of
 from repairability.network.layers import Layers
+from repairability.rules.rule import Rule
 from repairability.tables import percent
+
+REST = "erk"
+"""What the layers that are not pinned are left to, unless `rest` says otherwise."""
 
 
 def forced(
@@ -17,7 +23,7 @@ def forced(
     curves: Any = None,
     *,
     pinned: Mapping[str, float] | None = None,
-    rest: str | Callable[..., Allocation] = "erk",
+    rest: str | Callable[..., Allocation] = REST,
     **options: Any,
 ) -> Allocation:
     """Pin layers (globs on names -> sparsity) and let `rest` distribute what remains of the budget; further options
@@ -38,8 +44,25 @@ def forced(
         sparsities |= allocate(
             free, sparsity=min(1.0, max(0.0, budget - spent) / free.total), rule=rest, curves=curves, **options
         )
-    name = rest if isinstance(rest, str) else getattr(rest, "__name__", "custom")
+    name = rest if isinstance(rest, str) else name_of(rest)
     return Allocation(sparsities, layers.totals, layers.n_all, f"forced({name})", sparsity)
+
+
+@dataclass(frozen=True)
+class Forced(Rule):
+    """Needs what its `rest` needs, and takes its options beside its own."""
+
+    def works_on_curves(self, options: Mapping[str, Any]) -> bool:
+        return self._rest(options).works_on_curves(options)
+
+    def takes(self, options: Mapping[str, Any]) -> tuple[str, ...] | None:
+        theirs = self._rest(options).takes(options)
+        return None if theirs is None else ("pinned", "rest", *theirs)
+
+    def _rest(self, options: Mapping[str, Any]) -> Rule:
+        from repairability.rules import get_rule
+
+        return get_rule(options.get("rest", REST))
 
 
 def _pinned_layers(layers: Layers, pinned: Mapping[str, float]) -> dict[str, float]:

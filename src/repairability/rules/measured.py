@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 
 from repairability.allocation import Allocation
-from repairability.curves import Curves
+from repairability.curves import Curves, Measured
 from repairability.errors import InputError
 from repairability.network.layers import Layers
 from repairability.solvers import Problem, Solver, get_solver
-
-MEASURES = ("raw", "residual", "rr")
 
 
 def raw(layers: Layers, sparsity: float, curves: Any = None, *, solver: str | Solver = "greedy") -> Allocation:
@@ -58,13 +56,8 @@ def _check_informative(curves: Curves, layers: Layers) -> None:
 
 
 def _curves_of(measure: str, curves: Any) -> Curves:
-    """`curves` itself, or the `.raw`, `.residual`, `.rr` of a diagnosis."""
     if curves is None:
         raise InputError(f"rule {measure!r} needs measured curves: pass curves=repairability.diagnose(model, images)")
-    if not isinstance(curves, Curves):
-        curves = getattr(curves, measure, None)
-    if not isinstance(curves, Curves):
+    if not isinstance(curves, Measured):
         raise InputError(f"rule {measure!r} needs Curves or a diagnosis that has them, not {type(curves).__name__}")
-    if curves.measure != measure:
-        raise InputError(f"rule {measure!r} was given the curves of {curves.measure!r}")
-    return curves
+    return curves.measured(measure)

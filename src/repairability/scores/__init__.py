@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from repairability.errors import InputError, unknown
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import Tensor
+
+from repairability.algebra.moments import LeastSquares
+from repairability.naming import name_of, named
 from repairability.scores.activation import Activation
 from repairability.scores.magnitude import Magnitude
-from repairability.scores.score import Score
+from repairability.scores.score import CustomScore, Score
 from repairability.scores.second_order import SecondOrder
 
 SCORES: dict[str, Score] = {
@@ -14,16 +20,17 @@ SCORES: dict[str, Score] = {
     "second_order": SecondOrder(),
 }
 
+ScoreLike = str | Score | Callable[[LeastSquares, int], Tensor]
+"""What is taken wherever a score is: its name, a Score, or a bare function."""
 
-def get_score(score: str | Score) -> Score:
-    """A score by name; a callable is its own."""
-    if not isinstance(score, str):
-        if not callable(score):
-            raise InputError(f"a score is a name or a callable, not {type(score).__name__}")
+
+def get_score(score: ScoreLike) -> Score:
+    """A score by name; a bare function is wrapped."""
+    if isinstance(score, Score):
         return score
-    if score not in SCORES:
-        raise unknown("score", score, SCORES)
-    return SCORES[score]
+    if callable(score):
+        return CustomScore(score, name=name_of(score))
+    return replace(named("score", score, SCORES), name=score)
 
 
-__all__ = ["SCORES", "Activation", "Magnitude", "Score", "SecondOrder", "get_score"]
+__all__ = ["SCORES", "Activation", "Magnitude", "Score", "ScoreLike", "SecondOrder", "get_score"]

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from repairability.algebra.moments import LeastSquares
-from repairability.scores.score import lowest_go
+from repairability.scores.score import Score, lowest_go
 
 
 @dataclass(frozen=True)
-class Magnitude:
+class Magnitude(Score):
     """|w|. The one score that needs no images: `prune` takes its masks straight from the weights."""
 
-    name: str = "magnitude"
+    looks_at_inputs = False
 
     def __call__(self, problem: LeastSquares, count: int) -> Tensor:
         return lowest_go(problem.weights.abs(), count)

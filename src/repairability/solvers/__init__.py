@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from repairability.errors import unknown
+from repairability.naming import named
 from repairability.solvers.exact import exact
 from repairability.solvers.greedy import greedy
 from repairability.solvers.problem import Problem
@@ -16,11 +16,7 @@ SOLVERS: dict[str, Solver] = {"greedy": greedy, "exact": exact}
 
 def get_solver(solver: str | Solver) -> Solver:
     """A solver by name; a callable is its own solver."""
-    if callable(solver):
-        return solver
-    if solver not in SOLVERS:
-        raise unknown("solver", solver, SOLVERS)
-    return SOLVERS[solver]
+    return solver if callable(solver) else named("solver", solver, SOLVERS)
 
 
 __all__ = ["SOLVERS", "Problem", "Solver", "exact", "get_solver", "greedy"]

@@ -1,4 +1,4 @@
-"""The paper's Algorithm 1."""
+"""The paper's solver (alg:app_allocation)."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def greedy(problem: Problem) -> list[int]:
 
 
 def _step(problem: Problem, layer: int, level: int) -> float:
+    """The cost of a layer's next step per weight (eq:greedy_increment)."""
     costs, grid = problem.costs[layer], problem.grids[layer]
     weights = (grid[level + 1] - grid[level]) * problem.totals[layer]
     return float((costs[level + 1] - costs[level]) / weights)

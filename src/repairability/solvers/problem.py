@@ -14,7 +14,8 @@ from repairability.tables import percent
 
 @dataclass(frozen=True)
 class Problem:
-    """min sum_l costs[l][k_l] subject to sum_l counts[l][k_l] >= budget, one level k_l per layer.
+    """min sum_l costs[l][k_l] subject to sum_l counts[l][k_l] >= budget, one level k_l per layer
+    (eq:allocation_objective).
 
     `grids[l]` are the sparsities of layer l, ascending; `costs[l]` the measure there; `totals[l]` its weights.
     """

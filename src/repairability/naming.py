@@ -1,0 +1,59 @@
+"""Names or callables: how a name finds its rule, score, repair or solver, and what a callable is called."""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from repairability.errors import InputError, unknown
+
+Thing = TypeVar("Thing")
+
+
+def named(kind: str, given: object, registry: Mapping[str, Thing]) -> Thing:
+    """The registry's thing of this name; a name nobody knows, or what is no name, is an error that says what is."""
+    if not isinstance(given, str):
+        raise InputError(f"a {kind} is a name or a callable, not {type(given).__name__}")
+    if given not in registry:
+        raise unknown(kind, given, registry)
+    return registry[given]
+
+
+def name_of(function: object) -> str:
+    """What a callable is called in tables and records."""
+    if isinstance(function, functools.partial):
+        return name_of(function.func)
+    return str(getattr(function, "name", None) or getattr(function, "__name__", None) or type(function).__name__)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A thing of a registry: its key there is its name. One that is made by hand is called by its settings."""
+
+    name: str = field(default="", kw_only=True, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            object.__setattr__(self, "name", repr(self))
+
+
+class ByLayer(Mapping[str, Thing]):
+    """A mapping from names of layers; a name that nobody knows is an error that says which there are."""
+
+    @abstractmethod
+    def by_layer(self) -> Mapping[str, Thing]: ...
+
+    def __getitem__(self, layer: str) -> Thing:
+        values = self.by_layer()
+        if layer not in values:
+            raise unknown("layer", layer, values)
+        return values[layer]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.by_layer())
+
+    def __len__(self) -> int:
+        return len(self.by_layer())

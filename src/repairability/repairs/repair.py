@@ -1,0 +1,84 @@
+"""What a repair is: what it needs, what it is given, and what it can tell the diagnostics about itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from repairability.algebra.moments import LeastSquares
+from repairability.calibration import CalibrationSet
+from repairability.errors import InputError
+from repairability.naming import Named
+from repairability.network.layers import Layers
+from repairability.repairs.response import Response
+from repairability.repairs.statistics import Statistics
+
+Choose = Callable[[str, LeastSquares], Tensor]
+"""(layer, its problem) -> a mask [G, R, K], True where a weight stays."""
+
+
+@dataclass(frozen=True)
+class RepairContext:
+    """What a repair is given.
+
+    model: our copy, pruned already, to be mended in place. layers: those of it that lost weights. dense: the network it
+    was made of, to be read only. statistics: the dense network's pooled moments of each of the layers (none where the
+    repair does not need them). calibration: the unlabeled images. choose: where the repair chooses the masks on its
+    way, how; the model is then not pruned yet.
+    """
+
+    model: nn.Module
+    layers: Layers
+    dense: nn.Module
+    calibration: CalibrationSet
+    statistics: Statistics = field(default_factory=dict)
+    choose: Choose | None = None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A repair that begins by refitting weights: how strongly they are held, and on how many images."""
+
+    ridge: float
+    images: int
+
+
+@dataclass(frozen=True)
+class Repair(Named, ABC):
+    """Mends a pruned network in place. What it needs and what it can do, it declares:
+
+    needs_statistics: the dense network's moments. chooses_masks: it goes layer by layer and can ask a score on its way.
+    fit: the least squares it begins with, from which the diagnostics know what it leaves; else it may `respond`.
+    """
+
+    needs_statistics: ClassVar[bool] = False
+    chooses_masks: ClassVar[bool] = False
+
+    @abstractmethod
+    def __call__(self, context: RepairContext) -> None: ...
+
+    @property
+    def fit(self) -> Fit | None:
+        return None
+
+    def respond(self, response: Response) -> Response:
+        """What the repair makes of a single layer, channel by channel; this one has no such form."""
+        raise InputError(
+            f"repair {self.name!r} has no per-channel form (no `respond` method), so the diagnostics cannot be "
+            "conditioned on it; diagnose with another repair, such as 'cr+bn'"
+        )
+
+
+@dataclass(frozen=True)
+class CustomRepair(Repair):
+    """A bare function (context) -> None; it is given everything, the dense statistics too."""
+
+    needs_statistics = True
+    function: Callable[[RepairContext], None]
+
+    def __call__(self, context: RepairContext) -> None:
+        self.function(context)

@@ -1,0 +1,55 @@
+"""What a rule is: how much of each layer goes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from repairability.allocation import Allocation
+from repairability.errors import InputError
+from repairability.network.layers import Layers
+
+
+@dataclass(frozen=True)
+class Rule:
+    """(layers, sparsity, curves=None, **options) -> Allocation, and what it needs for that.
+
+    curves: True for a rule that works on measured curves, so that a run makes a diagnosis for it; False for one that
+    does without; None for a bare function, which is handed the curves that are given and has none measured.
+    """
+
+    function: Callable[..., Allocation]
+    name: str
+    curves: bool | None = None
+
+    def __call__(self, layers: Layers, sparsity: float, curves: Any = None, **options: Any) -> Allocation:
+        known = self.takes(options)
+        for name in options:
+            if known is not None and name not in known:
+                takes = ", ".join(known) or "none"
+                raise InputError(f"rule {self.name!r} takes no option {name!r}; it takes: {takes}")
+        return self.function(layers, sparsity, curves, **options)
+
+    def works_on_curves(self, options: Mapping[str, Any]) -> bool:
+        """Whether, with these options, the rule needs measured curves."""
+        return bool(self.curves)
+
+    def takes(self, options: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """The options it names in its signature, beside these; None where it takes any."""
+        parameters = inspect.signature(self.function).parameters.values()
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            return None
+        return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
+
+
+def ready(allocation: Allocation) -> Rule:
+    """An allocation that was made before, as a rule that always gives it."""
+
+    def given(layers: Layers, sparsity: float, curves: Any = None) -> Allocation:
+        if layers.totals != dict(allocation.totals):
+            raise InputError("the allocation was made for other layers than those that are to be pruned")
+        return allocation
+
+    return Rule(given, allocation.rule or "given", curves=False)
