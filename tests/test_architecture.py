@@ -42,9 +42,9 @@ OPTIONAL = {
     "pandas": "_frames",
     "sklearn": "data",
     "PIL": "data",
-    "plotly": "report",
+    "altair": "report",
     "jinja2": "report",
-    "matplotlib": "report",
+    "vl_convert": "report",
     "ray": "experiments",
 }
 """An optional dependency and the one room that may import it."""

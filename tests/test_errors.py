@@ -19,6 +19,6 @@ def test_they_are_also_what_python_expects() -> None:
         raise unknown("layer", "x", [])
     with pytest.raises(ValueError, match="unknown layer"):
         raise unknown("layer", "x", [])
-    with pytest.raises(ImportError, match=r"plotly is not installed; .*repairability\[report\]"):
-        raise MissingExtraError("plotly", "report")
+    with pytest.raises(ImportError, match=r"altair is not installed; .*repairability\[report\]"):
+        raise MissingExtraError("altair", "report")
     assert issubclass(MissingExtraError, RepairabilityError)

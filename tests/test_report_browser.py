@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from repairability.report import rows, write_report
+from repairability.report import write_report
+from repairability.report.single import named_csv
 from test_report import PROJECTION, TOTALS, result, synthetic
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -28,7 +29,8 @@ ARGUMENTS = [
     "--disable-sync",
     "--no-first-run",
 ]
-PLOTS = ["accuracy", "gap", "heat", "damage", "share", "levels", "difference", "transition"]
+PLOTS = ["accuracy", "gap", "heatmap_rr", "damage", "share", "levels_90", "layerwise_90", "transition"]
+DRAWN = "document.body.dataset.drawn === 'yes'"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ class Watched:
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
         page.goto(file.as_uri())
-        until(page, "document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
+        until(page, DRAWN)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +103,7 @@ def sorted_how(page: Any, table: str) -> list[str]:
 
 def test_every_plot_is_drawn_and_described(page: Any) -> None:
     for name in PLOTS:
-        assert page.locator(f"#plot-{name} .main-svg").count() > 0, name
+        assert page.locator(f"#plot-{name} svg.marks").count() == 1, name
         label = page.locator(f"#plot-{name}").get_attribute("aria-label")
         assert label is not None
         assert len(label) > 20
@@ -115,47 +117,89 @@ def test_the_page_is_quiet(watched: Watched, file: Path) -> None:
 
 
 def test_the_heat_map_answers_the_mouse(page: Any) -> None:
-    page.locator("#plot-heat").scroll_into_view_if_needed()
-    box = page.locator("#plot-heat .nsewdrag").first.bounding_box()
-    x, y = box["x"] + 0.02 * box["width"], box["y"] + 0.5 * box["height"]  # first sparsity, third of five layers
-    page.mouse.move(x - 2, y)
-    page.mouse.move(x, y)
-    page.wait_for_selector("#plot-heat .hoverlayer .hovertext")
-    words = page.locator("#plot-heat .hoverlayer .hovertext").first.text_content()
+    page.locator("#plot-heatmap_rr .mark-rect.role-mark path").nth(
+        2 * 4
+    ).hover()  # the third layer at its first sparsity
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    words = page.locator("#vg-tooltip-element").text_content()
     diagnosis = synthetic().diagnosis
     assert diagnosis is not None
-    for part in (PROJECTION, "70 %", f"rr {diagnosis.rr[PROJECTION][0]:.4f}"):
+    for part in (PROJECTION, "sparsity, %70", f"rr{diagnosis.rr[PROJECTION][0]:.4f}"):
+        assert part in words
+    page.mouse.move(0, 0)
+    page.wait_for_selector("#vg-tooltip-element:not(.visible)", state="attached")
+
+
+def test_a_point_answers_the_mouse(page: Any) -> None:
+    point = page.locator("#plot-accuracy .mark-symbol.role-mark path").first
+    point.scroll_into_view_if_needed()
+    box = point.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2 + 7, box["y"] + box["height"] / 2)  # beside it: its rim is wide
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    words = page.locator("#vg-tooltip-element").text_content()
+    for part in ("rr", "90", "18.50", "seeds3"):  # 0.7 * (1.6 - 1.5 * 0.9) + 0.01
         assert part in words
     page.mouse.move(0, 0)
 
 
+def opacities(page: Any) -> dict[str, float]:
+    """How visible each rule's line is."""
+    found: dict[str, float] = page.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('#plot-accuracy .mark-line path')].map(line =>"
+        " [line.__data__.datum.name, Number(line.getAttribute('opacity') ?? 1)]))"
+    )
+    return found
+
+
+@pytest.mark.parametrize("by", ["mouse", "keyboard"])
+def test_the_legend_picks_lines(page: Any, by: str) -> None:
+    label = page.locator("#plot-accuracy .role-legend-label text", has_text="erk")
+    assert set(opacities(page).values()) == {1}
+    if by == "mouse":
+        label.click()
+    else:
+        label.focus()
+        page.keyboard.press("Enter")
+    until(page, "document.querySelector('#plot-accuracy .mark-line path').getAttribute('opacity') === '0.1'")
+    assert {name for name, opacity in opacities(page).items() if opacity == 1} == {"erk"}
+    label.click()  # again: let go
+    until(page, "document.querySelector('#plot-accuracy .mark-line path').getAttribute('opacity') === '1'")
+    assert set(opacities(page).values()) == {1}
+
+
 def test_the_switch_changes_the_heat_map(page: Any) -> None:
-    read = "() => { const p = document.getElementById('plot-heat'); return [p.data[0].z[0][0], p.layout.title.text]; }"
-    value, title = page.evaluate(read)
-    assert title.startswith("rr")
+    assert page.locator("#plot-heatmap_rr").is_visible()
     page.locator("input[name=measure][value=rr]").focus()
     page.keyboard.press("ArrowRight")  # as a keyboard moves between radio buttons
-    until(page, "document.getElementById('plot-heat').layout.title.text.startsWith('raw')")
-    raw, _ = page.evaluate(read)
+    page.wait_for_selector("#plot-heatmap_raw svg.marks")
+    assert not page.locator("#plot-heatmap_rr").is_visible()
     diagnosis = synthetic().diagnosis
     assert diagnosis is not None
+    read = "name => views.get(name).data('source_0')[0].value"
     first = next(iter(TOTALS))
-    assert (value, raw) == (diagnosis.rr[first][0], diagnosis.raw[first][0])
-    assert "raw is least" in page.locator("#plot-heat").get_attribute("aria-label")
+    shown = (page.evaluate(read, "heatmap_rr"), page.evaluate(read, "heatmap_raw"))
+    assert shown == (diagnosis.rr[first][0], diagnosis.raw[first][0])
+    assert "raw is least" in page.locator("#plot-heatmap_raw").get_attribute("aria-label")
     page.locator("input[name=measure][value=rr]").check()
+    until(page, DRAWN)
 
 
 def test_a_layer_can_be_chosen(page: Any) -> None:
     page.locator("#layer").select_option(label=f"{PROJECTION} (projection)")
+    until(page, DRAWN)
     assert page.locator("#plot-share").get_attribute("aria-label").startswith(PROJECTION)
+    lines = page.locator("#plot-share .mark-line path").evaluate_all("all => all.map(x => x.__data__.datum.layer)")
+    assert lines[-1] == PROJECTION
+    assert len(lines) == len(TOTALS) + 1  # the others behind it
 
 
 def test_a_target_can_be_chosen(page: Any) -> None:
     assert page.locator("#table-allocations_90").is_visible()
-    page.locator("input[name=target][value='1']").check()
+    page.locator("input[name=target][value='95']").check()
     assert page.locator("#table-allocations_95").is_visible()
     assert not page.locator("#table-allocations_90").is_visible()
-    assert page.evaluate("document.getElementById('plot-levels').layout.title.text") == "Sparsity at 95 %"
+    page.wait_for_selector("#plot-levels_95 svg.marks")
+    assert not page.locator("#plot-levels_90").is_visible()
     assert page.locator("#table-allocations_95 tr.projection").count() == 1
 
 
@@ -174,7 +218,7 @@ def test_tables_sort_by_click(page: Any) -> None:
 
 
 def test_tables_sort_by_keyboard(page: Any) -> None:
-    page.locator("input[name=target][value='0']").check()
+    page.locator("input[name=target][value='90']").check()
     page.locator("#table-allocations_90 thead button").nth(1).focus()  # total: 8,192 comes before 36,864
     page.keyboard.press("Enter")
     assert column(page, "allocations_90", 1) == [f"{total:,}" for total in sorted(TOTALS.values())]
@@ -196,7 +240,7 @@ def test_tables_download_as_csv(page: Any) -> None:
             page.locator(f"[data-csv='{name}']").click()
         assert waiting.value.suggested_filename == f"{name}.csv"
         text = Path(waiting.value.path()).read_text()
-        assert text == rows.named_csv(synthetic())[name]
+        assert text == named_csv(synthetic())[name]
         assert len(list(csv.DictReader(io.StringIO(text)))) > 1
 
 
@@ -212,8 +256,17 @@ def test_focus_is_visible(page: Any) -> None:
 def test_nothing_overflows(page: Any, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 844})
     page.evaluate("document.querySelector('details').open = true")
-    fits = "p.clientWidth + 1 > p._fullLayout.width && p.clientHeight === p._fullLayout.height"
-    until(page, f"[...document.querySelectorAll('.js-plotly-plot')].every(p => {fits})")
+    inside = "p.clientWidth + 1 > p.querySelector('svg').clientWidth"
+    shown = "[...document.querySelectorAll('.chart')].filter(p => p.querySelector('svg') && p.offsetParent)"
+    until(page, f"{shown}.every(p => {inside})")
+    page.wait_for_timeout(150)  # the page waits for the end of resizing
+    until(page, DRAWN)
+    cut = """p => {
+        const whole = p.querySelector('svg').getBoundingClientRect();
+        const legends = [...p.querySelectorAll('.role-legend')].map(legend => legend.getBoundingClientRect());
+        return legends.some(legend => legend.bottom > whole.bottom + 1 || legend.right > whole.right + 1);
+    }"""
+    assert page.evaluate(f"{shown}.filter({cut}).map(p => p.id)") == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("innerWidth") == width
 
@@ -222,20 +275,15 @@ def test_both_colour_schemes(page: Any) -> None:
     def colours() -> list[str]:
         found: list[str] = page.evaluate(
             "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor,"
-            " ...[...document.querySelectorAll('.js-plotly-plot')].map(p =>"
-            " getComputedStyle(p.querySelector('.ytick text')).fill)]"
+            " ...[...document.querySelectorAll('.chart svg')].map(p =>"
+            " getComputedStyle(p.querySelector('.role-axis-label text')).fill)]"
         )
         return found
 
     light = colours()
     page.emulate_media(color_scheme="dark")
-    until(
-        page,
-        "document.getElementById('plot-heat').layout.font.color ==="
-        " getComputedStyle(document.documentElement).getPropertyValue('--text').trim()",
-    )
     dark = colours()
-    assert len(light) == len(dark) == 2 + len(PLOTS)
+    assert len(light) == len(dark) >= 2 + len(PLOTS)
     assert all(a != b for a, b in zip(light, dark, strict=True))
     page.emulate_media(color_scheme="light")
 
@@ -251,12 +299,19 @@ def test_several_repairs_can_be_told_apart(browser: Any, tmp_path: Path) -> None
     (file,) = write_report(data, tmp_path / "page.html")
     context = browser.new_context()
     watched = Watched(context.new_page(), file)
-    names = "document.getElementById('plot-accuracy').data.map(line => line.name)"
-    assert watched.page.evaluate(names) == ["rr, none", "erk, none"]
+
+    def lines() -> list[str]:
+        until(watched.page, DRAWN)
+        names: list[str] = watched.page.locator("#plot-accuracy .mark-line path").evaluate_all(
+            "all => all.map(line => `${line.__data__.datum.name}, ${line.__data__.datum.repair}`)"
+        )
+        return names
+
+    assert lines() == ["rr, none", "erk, none"]
     watched.page.locator("input[name=repair]").nth(1).check()
-    assert watched.page.evaluate(names) == ["rr, bn", "erk, bn"]
+    assert lines() == ["rr, bn", "erk, bn"]
     watched.page.locator("input[name=repair][value=all]").check()
-    assert len(watched.page.evaluate(names)) == 4
+    assert len(lines()) == 4
     assert watched.complaints == []
     context.close()
 

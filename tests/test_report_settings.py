@@ -50,7 +50,7 @@ def test_means_over_seeds_missing_cells_and_what_the_seconds_count() -> None:
 
 
 def test_networks_stand_apart_and_are_drawn() -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("altair")
     records = [run(0.5, model=model, repair=r) for model in ("resnet20", "resnet56") for r in ("bn", "cr+bn")]
     section = study_section("settings", records)
     assert [table.title for table in section.tables] == [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ import pytest
 from repairability import InputError
 from repairability.experiments import Record, Store, StudyEntry
 from repairability.experiments.archive import read_archive, write_archive
+from repairability.report.charts import drawn_by, render
 from repairability.report.documents import Studies, renew, with_tables
-from repairability.report.figures import render
 from repairability.report.markup import to_markdown
 from repairability.report.store import write_store_report
 from test_cli_images import run as call
@@ -48,14 +47,14 @@ def test_the_tables_are_what_results_say(document: Path, results: Studies) -> No
 
 
 def test_the_figures_are_what_results_draw(results: Studies) -> None:
-    """To the byte, where the same matplotlib drew them."""
+    """To the byte, where the same libraries drew them."""
     committed = {file.resolve() for file in (ROOT / "reproduction" / "pages" / "figures").glob("*.svg")}
-    here = f"Matplotlib v{version('matplotlib')}"
+    here = drawn_by()
     drawn = {each.path.resolve(): each for document in DOCUMENTS for each in renew(document, results)[1:]}
     assert set(drawn) >= committed, "a figure that no document shows is not renewed by make results"
     others = [file.name for file in committed if here not in file.read_text()]
     if others:
-        pytest.skip(f"{', '.join(others)}: drawn by another matplotlib than {here}")
+        pytest.skip(f"{', '.join(others)}: not drawn by {here}")
     assert [each.outdated for each in drawn.values() if each.outdated] == []
 
 
@@ -207,7 +206,7 @@ def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     again = {path.name: path.read_bytes() for path in second if path.suffix == ".svg"}
     assert f"{FIGURE}.svg" in again
     assert {path.name: path.read_bytes() for path in first} == again
-    assert b"<dc:date>" not in again[f"{FIGURE}.svg"]
+    assert drawn_by().encode() in again[f"{FIGURE}.svg"]
     figure = study_section("main_results", records).figures["sweep_cifar100"]()
     assert figure is not None
     assert render(figure, "svg") == again[f"{FIGURE}.svg"]

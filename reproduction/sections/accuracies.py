@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from repairability.experiments.store import Record
-from repairability.report import figures as charts
+from repairability.report import charts
 from repairability.report.estimates import Gap, gaps
 from repairability.report.sections.accuracy import gap_charts, sweeps
 from repairability.report.sections.groups import Cells, Group, cells, file_name, gap_cells, groups

@@ -14,7 +14,7 @@ from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
 from repairability.models import create_model
 from repairability.network.layers import prunable_layers
-from repairability.report import figures as charts
+from repairability.report import charts
 from repairability.report.data import ReportData
 from repairability.report.sections.groups import Cells, Group, cells, data_name, file_name, groups
 from repairability.report.sections.section import Draw, Section

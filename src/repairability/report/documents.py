@@ -16,7 +16,7 @@ from repairability._files import read_text
 from repairability.errors import InputError, unknown
 from repairability.experiments.store import Record
 from repairability.experiments.study import StudyEntry
-from repairability.report.figures import render
+from repairability.report.charts import render
 from repairability.report.markup import to_markdown
 from repairability.report.sections import Section, joined, study_sections
 from repairability.report.sections.section import Draw

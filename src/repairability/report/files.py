@@ -1,30 +1,66 @@
-"""Where the files of a report go."""
+"""The files of a report: what each format writes, and where it goes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from repairability._files import write_atomically
-from repairability.errors import InputError
+from repairability.errors import InputError, unknown
+from repairability.report.drawing import render
+from repairability.report.markup import to_latex, to_markdown
+from repairability.tables import Table
+
+if TYPE_CHECKING:
+    from altair import LayerChart
 
 Files = Mapping[str, str | bytes]
 """File names and their whole content."""
 
 
-def write_files(made: Mapping[str, Files], out: str | Path) -> list[Path]:
-    """Write each format's files and return their paths.
+@dataclass(frozen=True)
+class Contents:
+    """What a report holds: a page, tables, CSV and charts by name; each is made when a format asks for it."""
+
+    page: Callable[[], str]
+    tables: Callable[[], Mapping[str, Table]]
+    csv: Callable[[], Mapping[str, str]]
+    charts: Callable[[], Mapping[str, LayerChart]]
+
+    def drawn(self, kind: str) -> Files:
+        return {f"{name}.{kind}": render(chart, kind) for name, chart in self.charts().items()}
+
+
+FORMATS: dict[str, Callable[[Contents], Files]] = {
+    "html": lambda report: {"report.html": report.page()},
+    "md": lambda report: {f"{name}.md": to_markdown(table) for name, table in report.tables().items()},
+    "csv": lambda report: {f"{name}.csv": text for name, text in report.csv().items()},
+    "latex": lambda report: {f"{name}.tex": to_latex(table, name) for name, table in report.tables().items()},
+    "png": lambda report: report.drawn("png"),
+    "pdf": lambda report: report.drawn("pdf"),
+    "svg": lambda report: report.drawn("svg"),
+}
+"""A format and what it writes."""
+
+
+def write_contents(contents: Contents, out: str | Path, formats: Sequence[str]) -> list[Path]:
+    """Write these formats and return the files, in their order.
 
     `out` is a folder, or the page itself if it ends in .html; then the other formats go into a folder of the same stem
-    beside it. Each file appears whole or not at all.
+    beside it. Everything is made before anything is written, and each file appears whole or not at all.
     """
+    for name in formats:
+        if name not in FORMATS:
+            raise unknown("format", name, FORMATS)
     out = Path(out)
     is_page = out.suffix.lower() == ".html"
     folder = out.with_suffix("") if is_page else out
     files = {
         out if is_page and name == "html" else folder / file: content
-        for name, contents in made.items()
-        for file, content in contents.items()
+        for name in dict.fromkeys(formats)
+        for file, content in FORMATS[name](contents).items()
     }
     for path, content in files.items():
         write_file(path, content)

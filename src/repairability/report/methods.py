@@ -19,7 +19,7 @@ COLOURS = {
 OTHER_COLOURS = ("#8c6bb1", "#a6761d", "#44aa99", "#c2517a")
 OTHER_MARKS = ("star", "hexagon", "triangle-left", "triangle-right")
 
-# One shape per rule, named as plotly names it; figures.py translates.
+# One shape per rule; drawing.py has the outlines of those that Vega does not know by name.
 MARKS = {
     "global": "square",
     "uniform": "x",

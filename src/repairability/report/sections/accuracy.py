@@ -7,8 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from repairability.experiments.store import Record
-from repairability.report import figures as charts
-from repairability.report import tables
+from repairability.report import charts, tables
 from repairability.report.sections.gaps import gap_table
 from repairability.report.sections.groups import Group, cells, file_name, groups
 from repairability.report.sections.section import Draw, Section, measured

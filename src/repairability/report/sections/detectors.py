@@ -7,7 +7,7 @@ from functools import partial
 
 from repairability.detect import METHODS, Transition
 from repairability.experiments.store import Record
-from repairability.report import figures as charts
+from repairability.report import charts
 from repairability.report.data import ReportData
 from repairability.report.sections.groups import data_name, done, file_name, model_name
 from repairability.report.sections.section import Draw, Section

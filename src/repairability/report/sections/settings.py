@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from repairability.experiments.store import Record
-from repairability.report import figures as charts
+from repairability.report import charts
 from repairability.report.data import ReportData
 from repairability.report.estimates import over_seeds
 from repairability.report.sections.groups import (

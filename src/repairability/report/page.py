@@ -1,0 +1,129 @@
+"""One page that needs nothing else, of any report: the one import of jinja2."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from repairability.errors import MissingExtraError
+from repairability.report.drawing import vega_lite
+from repairability.tables import Table
+
+if TYPE_CHECKING:
+    from altair import LayerChart
+
+FOLDER = Path(__file__).parent
+Card = tuple[str, str, str]
+"""A label, a number and a note."""
+
+
+@dataclass(frozen=True)
+class Switch:
+    """What a reader may choose: a parameter of charts, or which blocks are shown. Many options are `long`."""
+
+    name: str
+    title: str
+    options: Mapping[str, str]
+    long: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """Charts and tables that stand together, after their switch.
+
+    `when`, as "target=90", says which option shows the block; the first of such blocks has the switch itself. `folded`
+    are the words behind which the tables hide.
+    """
+
+    charts: Mapping[str, LayerChart] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    switch: Switch | None = None
+    when: str = ""
+    folded: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of the page: words by their class, then blocks, then a list."""
+
+    name: str
+    title: str
+    blocks: Sequence[Block]
+    link: str = ""
+    words: Sequence[tuple[str, str]] = ()
+    list: Sequence[str] = ()
+
+
+def page(
+    title: str,
+    eyebrow: str,
+    cards: Sequence[Card],
+    parts: Sequence[Part],
+    csv: Mapping[str, str],
+    projections: Sequence[str] = (),
+    nothing: str = "There is nothing to show.",
+) -> str:
+    """The whole page as text; opening it asks nothing of any network. `csv` holds each table's file by its name."""
+    try:
+        import jinja2
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("jinja2", "report") from error
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["tight"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")  # no line begins with %
+    drawn = {name: _alive(chart) for part in parts for block in part.blocks for name, chart in block.charts.items()}
+    style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    return environment.get_template("page.html").render(
+        title=title,
+        eyebrow=eyebrow,
+        cards=cards,
+        parts=parts,
+        projections=projections,
+        nothing=nothing,
+        charts=drawn,
+        json=script_json({"charts": {name: alive["spec"] for name, alive in drawn.items()}, "csv": csv}),
+        style=style,
+        script=script,
+        vega=_vega() if drawn else "",
+    )
+
+
+def _alive(chart: LayerChart) -> dict[str, Any]:
+    """A chart as the page shows it: as wide as its place, in the page's type, its title beside it."""
+    spec = chart.to_dict()
+    spec.pop("$schema")  # an address
+    title, words = " ".join(spec.pop("title")["text"]), spec["description"]
+    spec["background"] = "transparent"
+    spec["config"]["font"] = "system-ui, sans-serif"
+    return {"title": title, "words": words, "spec": {**spec, "width": "container", "autosize": "fit-x"}}
+
+
+@cache
+def _vega() -> str:
+    import vl_convert
+
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vega_lite())
+
+
+def script_json(value: object) -> str:
+    """JSON that may stand inside a script element: nothing in it can end the element. nan and inf become null."""
+    text = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
