@@ -20,13 +20,13 @@ from repairability import (
     find_transition,
     prunable_layers,
 )
-from repairability.detect import joint
-from repairability.detect.joint import _midpoints
+from repairability.detect.joint import JointNetwork, midpoints
 from repairability.detect.shuffled import median_overlap, named_again
 from repairability.detect.verdict import COMPARED, agreement_transition
 from repairability.pruning import PruneResult, choose
 from repairability.pruning.plan import Measurement
 from repairability.pruning.prune import Session
+from repairability.transition import overlap
 from test_sacred import complete_state, same, users_model
 
 IMAGES = torch.randn(260, 1, 16, 16, generator=torch.Generator().manual_seed(2))
@@ -190,7 +190,7 @@ def test_rules_that_cannot_reach_a_point_are_left_out_there() -> None:
 
 def test_the_sweep_is_refined_where_agreement_falls() -> None:
     found = {s: {"erk": Agreement(a, 0, 0, 100, 0.1)} for s, a in ((0.5, 0.9), (0.7, 0.88), (0.9, 0.3), (0.905, 0.1))}
-    assert _midpoints(found) == [0.8]
+    assert midpoints(found) == [0.8]
 
 
 @pytest.fixture
@@ -293,7 +293,7 @@ def test_the_points_left_out_of_the_null_do_not_count() -> None:
             return answers[s]
 
         whole = {s: {k: v for k, v in (found[s] | {"rr": answers[s]}).items() if v is not None} for s in points}
-        expected = joint.overlap(core, agreement_transition(whole).core, points)
+        expected = overlap(core, agreement_transition(whole).core, points)
         assert named_again(found, core, ask) == expected
         asked, cases = asked + len(count), cases + 1
         seen.add(expected)
@@ -312,31 +312,28 @@ def test_the_median_of_the_null_stops_when_it_is_settled() -> None:
 
         return [asking(x) for x in same]
 
-    def quietly(items: Any, *_: Any) -> Any:
-        return items
-
     asked: list[float] = []
-    assert median_overlap(found, (0.9, 0.9), shuffles([0.2] * 20, asked), quietly) == 1.0
+    assert median_overlap(found, (0.9, 0.9), shuffles([0.2] * 20, asked)) == 1.0
     assert asked == [0.9] * 11
-    assert median_overlap(found, (0.9, 0.9), shuffles([0.6] * 9 + [0.2] * 11, []), quietly) == 1.0
-    assert median_overlap(found, (0.9, 0.9), shuffles([0.6, 0.2] * 10, []), quietly) == 0.5
+    assert median_overlap(found, (0.9, 0.9), shuffles([0.6] * 9 + [0.2] * 11, [])) == 1.0
+    assert median_overlap(found, (0.9, 0.9), shuffles([0.6, 0.2] * 10, [])) == 0.5
 
 
 def test_the_null_shuffles_the_curves_of_rr_alone(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a network: every shuffle is another one, and only rr is pruned anew."""
-    watched = joint._Comparison(model, CalibrationSet(IMAGES[:200], 64), IMAGES[200:], CONFIG)
-    seen: list[tuple[tuple[float, str], str]] = []
-    original = joint._Comparison.compared
+    watched = JointNetwork(model, CONFIG, CalibrationSet(IMAGES[:200], 64), (0.8, 0.9), IMAGES[200:])
+    watched.__dict__["agreements"] = agreed([0.8, 0.9], erk=[0.97, 0.6], lamp=[0.97, 0.6], rr=[0.97, 0.4])
+    seen: list[tuple[str, str]] = []
+    original = JointNetwork.agreement
 
-    def spy(self: Any, cells: Any, curves: Diagnosis, *rest: Any) -> Any:
-        cells = list(cells)
-        seen.extend((cell, str(curves.rr)) for cell in cells)
-        return original(self, cells, curves, *rest)
+    def spy(self: JointNetwork, session: Session, rule: str, s: float) -> Any:
+        assert isinstance(session.given, Diagnosis)
+        seen.append((rule, str(session.given.rr)))
+        return original(self, session, rule, s)
 
-    monkeypatch.setattr(joint._Comparison, "compared", spy)
-    found = agreed([0.8, 0.9], erk=[0.97, 0.6], lamp=[0.97, 0.6], rr=[0.97, 0.4])
-    assert 0 <= joint._shuffled_overlap(watched, found, (0.9, 0.9)) <= 1
-    assert {cell[1] for cell, _ in seen} == {"rr"}
+    monkeypatch.setattr(JointNetwork, "agreement", spy)
+    assert 0 <= watched.shuffled((0.9, 0.9)) <= 1
+    assert {rule for rule, _ in seen} == {"rr"}
     assert len({curves for _, curves in seen}) >= 10
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +28,7 @@ from reproduction import paper
 from reproduction.paper import Number, number, paper_table
 from reproduction.sections import accuracies, allocations, architectures, boundaries, choice, cost, detections
 from reproduction.sections.allocations import uncapped
+from reproduction.sections.detections import rank_correlation
 
 FOLDER = Path(__file__).parents[1] / "reproduction" / "studies"
 PAPER, OURS = sorted(FOLDER.glob("*.toml")), sorted(FOLDER.glob("ours/*.toml"))
@@ -343,6 +345,30 @@ def test_consistency_over_rules() -> None:
     found = line(table, "CIFAR100", "95 %")
     assert (found["Spearman"], found["Kendall"]) == ("1.000 ± 0.000", "1.000 ± 0.000")
     assert found["Spearman, difference"] == "+0.688"
+
+
+def test_consistency_over_seeds() -> None:
+    pairs = {0: [(3, 0.1), (2, 0.2), (1, 0.3)], 1: [(3, 0.1), (2, 0.3), (1, 0.2)]}
+    records = [
+        run(top1, rule=rule, seed=seed, sparsity=0.95, result={"objective": j})
+        for seed, cells in pairs.items()
+        for rule, (j, top1) in zip(("rr", "erk", "lamp"), cells, strict=True)
+    ]
+    (table,) = study_tables("consistency", records)
+    found = line(table, "CIFAR100", "95 %")
+    spread = [statistics.stdev([1, 0.5]), statistics.stdev([1, 1 / 3])]
+    assert (found["Spearman"], found["Kendall"]) == (f"0.750 ± {spread[0]:.3f}", f"0.667 ± {spread[1]:.3f}")
+    (single,) = study_tables("consistency", records[:3])
+    assert line(single, "CIFAR100", "95 %")["Spearman"] == "1.000"
+    constant = [replace(record, result={**record.result, "objective": 1.0}) for record in records[3:]]
+    (table,) = study_tables("consistency", [*records[:3], *constant])
+    assert "Spearman" not in table.columns  # no mean over seeds of which one has none
+
+
+def test_rank_correlation() -> None:
+    assert rank_correlation([3, 2, 1], [0.1, 0.2, 0.3]) == (1, 1)  # lower J, higher accuracy
+    assert rank_correlation([1, 2, 3], [0.1, 0.2, 0.3]) == (-1, -1)
+    assert all(math.isnan(x) for x in rank_correlation([1, 1, 1], [0.1, 0.2, 0.3]))
 
 
 def test_transfer_and_calibration() -> None:

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from repairability import Allocation, Curves, InputError
 from repairability.transition import (
     consensus,
-    consistency,
     find_band,
     find_core,
     longest_run,
     objective,
     overlap,
-    rank_correlation,
+    runs,
     sparsities_per_layer,
     transition_scores,
 )
@@ -50,24 +49,24 @@ def test_interpolation_is_linear_and_anchored_at_one() -> None:
 
 def test_scores_are_the_formulae() -> None:
     scores = transition_scores([1.2, 1.4, 1.6], [1.0, 1.1, 1.6], at_low=1.0, at_high=1.2)
-    np.testing.assert_allclose(scores.gap, [0.2, 0.3, 0.0], atol=1e-12)
-    np.testing.assert_allclose(scores.stress, [0, 0.5, 1], atol=1e-6)  # clipped at the upper end
-    np.testing.assert_allclose(scores.cts, [0, 0.15, 0], atol=1e-6)
-    np.testing.assert_allclose(scores.smoothed, [0.075, 0.05, 0.075], atol=1e-6)
+    np.testing.assert_allclose(scores["G"], [0.2, 0.3, 0.0], atol=1e-12)
+    np.testing.assert_allclose(scores["T"], [0, 0.5, 1], atol=1e-6)  # clipped at the upper end
+    np.testing.assert_allclose(scores["CTS"], [0, 0.15, 0], atol=1e-6)
+    np.testing.assert_allclose(scores["smoothed"], [0.075, 0.05, 0.075], atol=1e-6)
 
 
 def test_stress_is_clipped_at_the_lower_end_too_and_zero_without_a_rise() -> None:
-    assert transition_scores([1.0], [0.5], at_low=1.0, at_high=2.0).stress.tolist() == [0]
-    assert transition_scores([1.0, 2.0], [1.5, 1.9], at_low=2.0, at_high=2.0).stress.tolist() == [0, 0]
-    assert transition_scores([1.0], [1.5], at_low=2.0, at_high=1.0).stress.tolist() == [0]
+    assert transition_scores([1.0], [0.5], at_low=1.0, at_high=2.0)["T"].tolist() == [0]
+    assert transition_scores([1.0, 2.0], [1.5, 1.9], at_low=2.0, at_high=2.0)["T"].tolist() == [0, 0]
+    assert transition_scores([1.0], [1.5], at_low=2.0, at_high=1.0)["T"].tolist() == [0]
 
 
 def test_unreachable_points_stay_unknown_and_do_not_spread() -> None:
     scores = transition_scores([1.2, NAN, 1.3, 1.4], [1.0, 1.0, NAN, 1.2], at_low=1.0, at_high=1.2)
-    assert np.isnan(scores.cts).tolist() == [False, True, True, False]
-    assert np.isnan(scores.smoothed).tolist() == [False, True, True, False]
-    assert scores.smoothed[3] == pytest.approx(scores.cts[3])
-    core = find_core([0.90, 0.91, 0.92, 0.93], scores.smoothed.tolist())
+    assert np.isnan(scores["CTS"]).tolist() == [False, True, True, False]
+    assert np.isnan(scores["smoothed"]).tolist() == [False, True, True, False]
+    assert scores["smoothed"][3] == pytest.approx(scores["CTS"][3])
+    core = find_core([0.90, 0.91, 0.92, 0.93], scores["smoothed"].tolist())
     assert core == (0.93, 0.93)
 
 
@@ -116,8 +115,10 @@ def test_mismatched_arrays() -> None:
 
 
 def test_longest_run() -> None:
-    assert longest_run([True, False, True, True], [9, 0, 1, 1]) == [2, 3]
-    assert longest_run([False], [1]) == []
+    assert runs([True, False, True, True]) == [[0], [2, 3]]
+    assert longest_run([0.1, 0.2, 0.3, 0.4], [True, False, True, True], [9, 0, 1, 1]) == (0.3, 0.4)
+    assert longest_run([0.1, 0.2, 0.3, 0.4], [True, False, True, True], [9, 0, 1, 1], points=3) is None
+    assert longest_run([0.1], [False], [1]) is None
 
 
 def test_overlap() -> None:
@@ -133,29 +134,6 @@ def test_consensus_over_draws() -> None:
     assert found.stable is None
     assert consensus([(0.93, 0.94)] * 3, SWEEP).stable == (0.93, 0.94)
     assert consensus([None, None, (0.93, 0.94)], SWEEP).majority is None
-
-
-def test_rank_correlation() -> None:
-    assert rank_correlation([3, 2, 1], [0.1, 0.2, 0.3]) == (1, 1)  # lower J, higher accuracy
-    assert rank_correlation([1, 2, 3], [0.1, 0.2, 0.3]) == (-1, -1)
-    assert all(math.isnan(x) for x in rank_correlation([1, 1, 1], [0.1, 0.2, 0.3]))
-    with pytest.raises(InputError, match="need two or more"):
-        rank_correlation([1], [1])
-
-
-def test_consistency_over_seeds() -> None:
-    rows = [
-        {"sparsity": 0.95, "seed": seed, "objective": j, "accuracy": a}
-        for seed, pairs in ((0, [(3, 1), (2, 2), (1, 3)]), (1, [(3, 1), (2, 3), (1, 2)]))
-        for j, a in pairs
-    ]
-    (found,) = consistency(rows)
-    assert (found["sparsity"], found["seeds"]) == (0.95, 2)
-    assert found["spearman"] == pytest.approx(0.75)
-    assert found["spearman_sd"] == pytest.approx(np.std([1, 0.5], ddof=1))
-    assert found["kendall"] == pytest.approx((1 + 1 / 3) / 2)
-    (single,) = consistency(rows[:3])
-    assert math.isnan(single["spearman_sd"])
 
 
 def test_all_sparsities_of_a_sweep_join_one_grid() -> None:

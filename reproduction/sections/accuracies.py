@@ -134,8 +134,8 @@ def _with_gap(ours: Sequence[Group], against: str) -> Cells:
 def central_band(some: Sequence[Gap]) -> Interval | None:
     """The longest run of sparsities where the gap is more than two paired standard errors above 0."""
     points = sorted(some, key=lambda gap: gap.sparsity)
-    run = longest_run([gap.beyond_noise for gap in points], [gap.estimate.mean for gap in points])
-    return (points[run[0]].sparsity, points[run[-1]].sparsity) if run else None
+    means = [gap.estimate.mean for gap in points]
+    return longest_run([gap.sparsity for gap in points], [gap.beyond_noise for gap in points], means)
 
 
 def _fine_sweep() -> Paper:

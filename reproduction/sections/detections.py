@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from repairability.detect import Transition
 from repairability.experiments.store import Record
-from repairability.report.estimates import Estimate
 from repairability.report.sections.detectors import bounds, null_text, score_charts, transition_of
-from repairability.report.sections.groups import Cells, data_name, done, groups, model_name
+from repairability.report.sections.groups import data_name, done, groups, model_name
 from repairability.report.sections.section import Section
 from repairability.tables import Table
 from repairability.transition import Consensus, Interval, consensus
-from repairability.transition import consistency as rank_consistency
 from reproduction.paper import interval as printed_interval
 from reproduction.paper import numbers, paper_table, setting
-from reproduction.sections.compare import HEAD, RESNET18, Paper, compare, of_the_papers_network, shown
+from reproduction.sections.compare import HEAD, RESNET18, Paper, compare, of_the_papers_network, shown, tabulated
 
 SWEEP = tuple(round(0.9 + 0.005 * i, 3) for i in range(17))
 """The sparsities at which the paper looks for a core."""
@@ -87,31 +88,33 @@ def consistency(records: Sequence[Record]) -> Section:
     paper: Paper = {setting(row): numbers(row, columns) for row in paper_table("local_joint_consistency")}
     points = {setting(row)[1] for row in paper_table("local_joint_consistency")}
     runs = shown(records, where=lambda spec: model_name(spec.model) != RESNET18 or round(spec.sparsity, 6) in points)
-    ours: Cells = {}
+    rows: list[dict[str, Any]] = []
     for group in groups([run for run in runs if run.result.get("objective") is not None], RESNET18):
-        lines = [
-            {
-                "sparsity": round(run.spec.sparsity, 6),
-                "seed": run.spec.seed,
-                "objective": run.result["objective"],
-                "accuracy": run.result["top1"],
-            }
-            for run in group.records
-        ]
-        cells = [(line["sparsity"], line["seed"]) for line in lines]
-        enough = [line for line, cell in zip(lines, cells, strict=True) if cells.count(cell) > 1]
         n = min(int(run.result["n"]) for run in group.records)
-        for row in rank_consistency(enough):
-            seeds = int(row["seeds"])
-            ours[group.place, row["sparsity"]] = {
-                name: Estimate(row[name.lower()], row[f"{name.lower()}_sd"] if seeds > 1 else None, seeds, n)
-                for name in columns
-                if math.isfinite(row[name.lower()])
-            }
+        over_rules: dict[tuple[float, int], list[Record]] = {}
+        for run in group.records:
+            over_rules.setdefault((round(run.spec.sparsity, 6), run.spec.seed), []).append(run)
+        for (sparsity, _), some in over_rules.items():
+            if len(some) > 1:
+                both = rank_correlation(*([run.result[name] for run in some] for name in ("objective", "top1")))
+                cell = {"key": (group.place, sparsity), "n": n}
+                rows += [{**cell, "column": name, "rank": rank} for name, rank in zip(columns, both, strict=True)]
+    constant = {row["key"] for row in rows if math.isnan(row["rank"])}  # no mean over seeds of which one has none
+    ours = tabulated([row for row in rows if row["key"] not in constant], "rank")
     note = "Between minus J, measured at each allocation's own sparsities, and the accuracy after repair, over rules."
     beside = paper if not ours or of_the_papers_network(runs) else {}
     table = compare("Local-to-joint consistency", HEAD, ours, beside, note=note, scale=1, digits=3)
     return Section([table], records=runs)
+
+
+def rank_correlation(objectives: Sequence[float], accuracies: Sequence[float]) -> tuple[float, float]:
+    """Spearman's rho and Kendall's tau between -J and the recovered accuracy, over rules; nan where one is constant."""
+    from scipy import stats  # here, because importing it costs half a second
+
+    lower = -np.asarray(objectives, dtype=float)
+    if np.ptp(lower) == 0 or np.ptp(accuracies) == 0:
+        return math.nan, math.nan
+    return float(stats.spearmanr(lower, accuracies).statistic), float(stats.kendalltau(lower, accuracies).statistic)
 
 
 def _cts(records: Sequence[Record]) -> list[Record]:

@@ -1,7 +1,8 @@
-"""Where recovery gives way: objective, transition scores, core, band, consistency; pure functions of arrays."""
+"""Where recovery gives way: objective, transition scores, core, band; pure functions of arrays."""
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,18 +31,11 @@ def objective(curves: Curves, allocation: Mapping[str, float], *, interpolate: b
     return float(np.mean([value(layer, s) if s > 0 else 1.0 for layer, s in allocation.items()]))
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Over the sweep; nan where a rule cannot reach the sparsity."""
-
-    gap: FloatArray  # G = J(reference) - J(rr)
-    stress: FloatArray  # T
-    cts: FloatArray  # G * T
-    smoothed: FloatArray
-
-
-def transition_scores(reference: Sequence[float], measured: Sequence[float], at_low: float, at_high: float) -> Scores:
-    """The paper's detector (sec:calibration_transition_detector).
+def transition_scores(
+    reference: Sequence[float], measured: Sequence[float], at_low: float, at_high: float
+) -> dict[str, FloatArray]:
+    """The paper's detector (sec:calibration_transition_detector): G, T, CTS and "smoothed" over the sweep, nan where a
+    rule cannot reach the sparsity.
 
     G(s) = J(reference_s) - J(rr_s); T(s) = clip((J(rr_s) - J(rr_low)) / (J(rr_high) - J(rr_low) + eps), 0, 1), and 0
     where J does not rise from low to high; CTS = G * T, smoothed by a centred mean of three (at ends and gaps, of what
@@ -52,16 +46,9 @@ def transition_scores(reference: Sequence[float], measured: Sequence[float], at_
     rise = at_high - at_low
     stress = np.clip((j_rr - at_low) / (rise + EPS), 0, 1) if rise > 0 else np.where(np.isnan(j_rr), np.nan, 0.0)
     cts = gap * stress
-    return Scores(gap, stress, cts, _smoothed(cts))
-
-
-def _smoothed(values: FloatArray) -> FloatArray:
-    out = np.full(values.shape, np.nan)
-    for i in range(len(values)):
-        near = values[max(0, i - 1) : i + 2]
-        if not np.isnan(values[i]):
-            out[i] = np.mean(near[~np.isnan(near)])
-    return out
+    padded = np.pad(cts, 1, constant_values=np.nan)
+    near = np.ma.masked_invalid([padded[:-2], cts, padded[2:]]).mean(axis=0).filled(np.nan)
+    return {"G": gap, "T": stress, "CTS": cts, "smoothed": np.where(np.isnan(cts), np.nan, near)}
 
 
 def find_core(
@@ -85,8 +72,7 @@ def find_core(
     if not known.any() or values[known].max() <= background:
         return None
     threshold = background + share * (values[known].max() - background)
-    run = longest_run(known & (values >= threshold), values)
-    return None if len(run) < points else (float(s[run[0]]), float(s[run[-1]]))
+    return longest_run(s.tolist(), (known & (values >= threshold)).tolist(), values.tolist(), points)
 
 
 def find_band(sparsities: Sequence[float], scores: Sequence[float], *, low: float = 0.90) -> Interval | None:
@@ -94,16 +80,20 @@ def find_band(sparsities: Sequence[float], scores: Sequence[float], *, low: floa
     return find_core(sparsities, scores, low=low, share=BAND_SHARE, points=BAND_POINTS)
 
 
-def longest_run(inside: Sequence[bool] | np.ndarray, scores: Sequence[float] | np.ndarray) -> list[int]:
-    """The positions of the longest run of True; of equally long ones, the one with the highest score."""
-    runs: list[list[int]] = []
-    for i, flag in enumerate(inside):
-        if flag:
-            if i and inside[i - 1]:
-                runs[-1].append(i)
-            else:
-                runs.append([i])
-    return max(runs, key=lambda run: (len(run), max(scores[i] for i in run)), default=[])
+def runs(inside: Sequence[bool]) -> list[list[int]]:
+    """The positions of each run of True."""
+    groups = itertools.groupby(range(len(inside)), key=inside.__getitem__)
+    return [list(positions) for is_in, positions in groups if is_in]
+
+
+def longest_run(
+    sparsities: Sequence[float], inside: Sequence[bool], scores: Sequence[float], points: int = 1
+) -> Interval | None:
+    """From the first to the last sparsity of the longest run inside, `points` long or longer; of equally long ones the
+    one with the highest score.
+    """
+    run = max(runs(inside), key=lambda run: (len(run), max(scores[i] for i in run)), default=[])
+    return None if len(run) < points else (sparsities[run[0]], sparsities[run[-1]])
 
 
 def inside(interval: Interval | None, sparsities: Sequence[float]) -> list[float]:
@@ -134,57 +124,13 @@ def consensus(cores: Sequence[Interval | None], sparsities: Sequence[float]) -> 
     for core in cores:
         votes.update(inside(core, sparsities))
     counts = [votes[s] for s in sparsities]
-    run = longest_run([count > len(cores) / 2 for count in counts], counts)
-    majority = (sparsities[run[0]], sparsities[run[-1]]) if run else None
+    majority = longest_run(sparsities, [count > len(cores) / 2 for count in counts], counts)
     stable = cores[0] if cores and all(core == cores[0] for core in cores) else None
     return Consensus(dict(votes), len(cores), stable, majority)
-
-
-def rank_correlation(objectives: Sequence[float], accuracies: Sequence[float]) -> tuple[float, float]:
-    """Spearman's rho and Kendall's tau between -J and the recovered accuracy, over rules; nan where one is constant."""
-    from scipy import stats  # here, because importing it costs half a second
-
-    if len(objectives) != len(accuracies) or len(objectives) < 2:
-        raise InputError(f"{len(objectives)} objectives and {len(accuracies)} accuracies: need two or more of each")
-    lower = -np.asarray(objectives, dtype=float)
-    if np.ptp(lower) == 0 or np.ptp(accuracies) == 0:
-        return float("nan"), float("nan")
-    return float(stats.spearmanr(lower, accuracies).statistic), float(stats.kendalltau(lower, accuracies).statistic)
-
-
-def consistency(rows: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
-    """Local-to-joint consistency. Rows have sparsity, seed, objective (strict J) and accuracy, one per rule; per
-    sparsity, the mean and sample deviation over seeds of Spearman's and Kendall's correlation over rules.
-    """
-    groups: dict[float, dict[float, list[Mapping[str, float]]]] = {}
-    for row in rows:
-        groups.setdefault(row["sparsity"], {}).setdefault(row["seed"], []).append(row)
-    table = []
-    for sparsity, by_seed in sorted(groups.items()):
-        correlations = np.array(
-            [rank_correlation([r["objective"] for r in g], [r["accuracy"] for r in g]) for g in by_seed.values()]
-        )
-        means = correlations.mean(0)
-        spread = correlations.std(0, ddof=1) if len(correlations) > 1 else np.full(2, np.nan)
-        table.append(
-            {
-                "sparsity": sparsity,
-                "seeds": len(correlations),
-                "spearman": float(means[0]),
-                "spearman_sd": float(spread[0]),
-                "kendall": float(means[1]),
-                "kendall_sd": float(spread[1]),
-            }
-        )
-    return table
 
 
 def sparsities_per_layer(
     allocations: Sequence[Allocation], grid: Mapping[str, Sequence[float]]
 ) -> dict[str, list[float]]:
     """A grid and all sparsities that some allocations need, layer by layer: one pass then measures them all."""
-    needed = {layer: set(points) for layer, points in grid.items()}
-    for allocation in allocations:
-        for layer, s in allocation.items():
-            needed.setdefault(layer, set()).add(s)
-    return {layer: sorted(points) for layer, points in needed.items()}
+    return {layer: sorted({*points, *(plan[layer] for plan in allocations)}) for layer, points in grid.items()}

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from torch import nn
 
 from repairability.allocation import check_sparsity
-from repairability.calibration import Images
-from repairability.detect import cts, joint
+from repairability.calibration import HELD_OUT, Images
+from repairability.detect.cts import SWEEP, SingleLayers
+from repairability.detect.joint import JointNetwork
 from repairability.detect.result import Transition
 from repairability.errors import InputError, unknown
 from repairability.pruning import PruneConfig
@@ -40,20 +41,20 @@ def find_transition(
     """
     if method not in METHODS:
         raise unknown("method", str(method), METHODS)
-    settings = config or PruneConfig()
+    settings, sweep = config or PruneConfig(), _sweep(sparsities)
     if method == "agreement":
-        sweep = _sweep(joint.SWEEP if sparsities is None else sparsities)
-        return joint.find_by_agreement(model, images, sweep, settings, refine=sparsities is None, null=null)
-    sweep = _sweep(cts.SWEEP if sparsities is None else sparsities)
+        calibration, held_out = settings.calibration(images, held_out=HELD_OUT).split()
+        return JointNetwork(model, settings, calibration, sweep, held_out).find(null=null)
     if not check_sparsity(low, "low") < check_sparsity(high, "high"):
         raise InputError(f"low must be below high: {low:g}, {high:g}")
-    detector = cts.Detector(sweep, (low, high), reference, strict, settings, settings.calibration(images))
-    return detector.find(model, settings.layers(model), null=null)
+    calibration, sweep = settings.calibration(images), sweep or SWEEP
+    return SingleLayers(model, settings, calibration, sweep, (low, high), reference, strict).find(null=null)
 
 
-def _sweep(sparsities: Sequence[float]) -> tuple[float, ...]:
-    points = tuple(check_sparsity(s, "a sweep sparsity") for s in sparsities)
-    if not points or any(b <= a for a, b in itertools.pairwise(points)):
+def _sweep(sparsities: Sequence[float] | None) -> tuple[float, ...]:
+    """Empty where the detector's own is wanted."""
+    points = tuple(check_sparsity(s, "a sweep sparsity") for s in sparsities or ())
+    if sparsities is not None and (not points or any(b <= a for a, b in itertools.pairwise(points))):
         raise InputError(f"the sweep must rise and not be empty: {list(points)}")
     return points
 

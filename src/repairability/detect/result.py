@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from repairability.tables import Table, Value, percent
-from repairability.transition import Interval
+from repairability.transition import Interval, inside
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,29 +43,17 @@ class Transition(Value):
         return _cts_advice(self) if self.method == "cts" else _agreement_advice(self)
 
     def table(self) -> Table:
+        regions = dict.fromkeys(inside(self.broad, self.sparsities), "band")
+        regions |= dict.fromkeys(inside(self.core, self.sparsities), "core")
         rows = [
-            (
-                percent(s),
-                *("" if values[i] is None else f"{values[i]:.4f}" for values in self.series.values()),
-                "core" if _within(self.core, s) else "band" if _within(self.broad, s) else "",
-            )
-            for i, s in enumerate(self.sparsities)
+            (percent(s), *("" if x is None else f"{x:.4f}" for x in scores), regions.get(s, ""))
+            for s, *scores in zip(self.sparsities, *self.series.values(), strict=True)
         ]
         return Table(("sparsity", *self.series, "region"), rows, caption=self.advice)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "method": self.method,
-            "sparsities": list(self.sparsities),
-            "series": {name: list(values) for name, values in self.series.items()},
-            "core": None if self.core is None else list(self.core),
-            "broad": None if self.broad is None else list(self.broad),
-            "unreachable": {rule: list(points) for rule, points in self.unreachable.items()},
-            "null": dict(self.null),
-            "collapse": self.collapse,
-            "informative": self.informative,
-            "advice": self.advice,
-        }
+        plain = {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(self).items()}
+        return {**plain, "informative": self.informative, "advice": self.advice}
 
     def for_report(self) -> dict[str, Any]:
         """What the report plots: series of one scale. Agreement: each rule's, and chance. CTS: T, and G and the
@@ -82,21 +70,9 @@ class Transition(Value):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Transition:
-        core, broad = ((data[x][0], data[x][1]) if data[x] else None for x in ("core", "broad"))
-        return cls(
-            data["method"],
-            tuple(data["sparsities"]),
-            data["series"],
-            core,
-            broad,
-            data["unreachable"],
-            data["null"],
-            data["collapse"],
-        )
-
-
-def _within(interval: Interval | None, s: float) -> bool:
-    return interval is not None and interval[0] - 1e-9 <= s <= interval[1] + 1e-9
+        known = {part.name: data[part.name] for part in fields(cls)}
+        tuples = {name: tuple(known[name]) for name in ("sparsities", "core", "broad") if known[name] is not None}
+        return cls(**{**known, **tuples})
 
 
 def _words(interval: Interval) -> str:
@@ -127,15 +103,13 @@ def _agreement_advice(transition: Transition) -> str:
         best = _best_rule(transition, len(points) - 1)
         return f"No transition up to {100 * points[-1]:g} %: the best rule ({best}) loses little."
     before = [s for s in points if s < transition.broad[0]]
-    parts = ["recovery is lost from the first point on"]
-    if before:
-        differ = any(transition.series["beyond noise"][i] for i in range(len(before)))
-        which = (
-            f"the best rule ({_best_rule(transition, len(before) - 1)}) loses little, others more"
-            if differ
-            else "any rule will do"
-        )
-        parts = [f"up to {100 * before[-1]:g} % {which}"]
+    if not before:
+        parts = ["recovery is lost from the first point on"]
+    elif any(transition.series["beyond noise"][: len(before)]):
+        best = _best_rule(transition, len(before) - 1)
+        parts = [f"up to {100 * before[-1]:g} % the best rule ({best}) loses little, others more"]
+    else:
+        parts = [f"up to {100 * before[-1]:g} % any rule will do"]
     if transition.core is not None:
         parts.append(f"{_words(transition.core)} the rule matters most")
     else:

@@ -24,6 +24,15 @@ def best_of(rules: Mapping[str, Agreement]) -> Agreement | None:
     return max(rules.values(), key=lambda x: x.same, default=None)
 
 
+def spread_of(rules: Mapping[str, Agreement]) -> float:
+    """By how much the best and the worst rule differ beyond two standard errors of their difference."""
+    ordered = sorted(rules.values(), key=lambda x: x.same)
+    if len(ordered) < 2:
+        return 0.0
+    worst, best = ordered[0], ordered[-1]
+    return best.same - worst.same - 2 * math.hypot(best.standard_error, worst.standard_error)
+
+
 def fallen(now: Agreement, first: Agreement) -> bool:
     """Whether agreement is below its value at the lowest point by more than noise and the tolerance."""
     return now.same < first.same - 2 * math.hypot(now.standard_error, first.standard_error) - TOLERANCE
@@ -36,49 +45,32 @@ def at_chance(now: Agreement) -> bool:
 def agreement_transition(agreements: Agreements) -> Transition:
     """What the agreements of the rules, per sparsity, say about the network."""
     points = tuple(sorted(agreements))
-    rules = [rule for rule in COMPARED if any(rule in agreements[s] for s in points)]
+    by_rule = {rule: [agreements[s].get(rule) for s in points] for rule in COMPARED}
+    by_rule = {rule: values for rule, values in by_rule.items() if any(values)}
     best = [best_of(agreements[s]) for s in points]
-    series: dict[str, list[float | None]] = {
-        rule: [agreements[s][rule].same if rule in agreements[s] else None for s in points] for rule in rules
-    }
-    series |= {
-        f"KL {rule}": [agreements[s][rule].kl if rule in agreements[s] else None for s in points] for rule in rules
-    }
-    series["chance"] = [None if x is None else x.chance for x in best]
     spread = [spread_of(agreements[s]) for s in points]
+    series = {rule: [None if x is None else x.same for x in values] for rule, values in by_rule.items()}
+    series |= {f"KL {rule}": [None if x is None else x.kl for x in values] for rule, values in by_rule.items()}
+    series["chance"] = [None if x is None else x.chance for x in best]
     series["beyond noise"] = [max(0.0, x) for x in spread]
 
-    first = next((x for x in best if x is not None), None)
-    start = end = None
-    for i, x in enumerate(best):
-        if x is None or first is None:
-            continue
-        if start is None and fallen(x, first):
-            start = i
-        if end is None and at_chance(x):
-            end = i
+    reached = [(i, x) for i, x in enumerate(best) if x is not None]
+    start = next((i for i, x in reached if fallen(x, reached[0][1])), None)
+    end = next((i for i, x in reached if at_chance(x)), None)
     core = broad = None
     if start is not None:
         last = len(points) - 1 if end is None else end
         broad = (points[start], points[last])
-        run = longest_run([start <= i <= last and spread[i] > 0 for i in range(len(points))], spread)
-        core = (points[run[0]], points[run[-1]]) if run else None
-    unreachable = {rule: [s for s in points if rule not in agreements[s]] for rule in rules}
+        core = longest_run(points, [start <= i <= last and x > 0 for i, x in enumerate(spread)], spread)
+    unreachable = {
+        rule: [s for s, x in zip(points, values, strict=True) if x is None] for rule, values in by_rule.items()
+    }
     return Transition(
         method="agreement",
         sparsities=points,
         series=series,
         core=core,
         broad=broad,
-        unreachable={k: v for k, v in unreachable.items() if v},
+        unreachable={rule: missed for rule, missed in unreachable.items() if missed},
         collapse=None if end is None else points[end],
     )
-
-
-def spread_of(rules: Mapping[str, Agreement]) -> float:
-    """By how much the best and the worst rule differ beyond two standard errors of their difference."""
-    ordered = sorted(rules.values(), key=lambda x: x.same)
-    if len(ordered) < 2:
-        return 0.0
-    worst, best = ordered[0], ordered[-1]
-    return best.same - worst.same - 2 * math.hypot(best.standard_error, worst.standard_error)

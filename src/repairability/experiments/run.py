@@ -24,7 +24,7 @@ from repairability.experiments.spec import Job, read_as
 from repairability.experiments.store import Record
 from repairability.provenance import forget_peak_memory, peak_memory, provenance
 from repairability.pruning import Recipe, measurement_for, prune
-from repairability.transition import objective, sparsities_per_layer
+from repairability.transition import objective
 
 
 def run_job(content: dict[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _prune(job: Job, stages: Stages) -> dict[str, Any]:
 
 def _objective(shared: Shared, plan: Allocation) -> float:
     """J, strict: rr measured at the allocation's own sparsities, conditioned on CR+BN."""
-    config = replace(shared.job.spec.config, grid=sparsities_per_layer([plan], {}))
+    config = replace(shared.job.spec.config, grid={layer: [s] for layer, s in plan.items()})
     wanted = measurement_for(Recipe("rr"), [plan.sparsity], config)
     assert wanted is not None, "rr works on curves"
     return objective(wanted.diagnose(shared.model, shared.calibration, shared.layers).rr, plan)
