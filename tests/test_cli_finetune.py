@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from repairability import create_model, evaluate, load_data, training
-from repairability.models import pretrained
+from repairability._vision import torchvision
 from repairability.training import Epoch, finetune, finetuning
 from test_cli import run
 
@@ -84,7 +84,7 @@ def test_imagenet_weights_get_a_new_head(
 ) -> None:
     """torchvision's download replaced by weights of our own."""
     source = create_model("resnet18", seed=3).state_dict()
-    weights = pretrained.torchvision("models").get_model_weights("resnet18")
+    weights = torchvision("models").get_model_weights("resnet18")
     monkeypatch.setattr(weights, "get_state_dict", lambda *_, **__: source)
     given = ["--image-size", "16", "--epochs", "1", "--evaluate", "4"]
     code, _, err = run(capsys, "finetune", "resnet18", "--weights", "imagenet", *GIVEN, *given)

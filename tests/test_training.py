@@ -18,17 +18,9 @@ from repairability import InputError, create_model, evaluate, load_data
 from repairability._files import write_sealed
 from repairability.data import Data, Split
 from repairability.data.splits import IMAGENET, from_array
-from repairability.training import (
-    Epoch,
-    TrainConfig,
-    augmented,
-    cache_folder,
-    digits,
-    digits_network,
-    finetune,
-    lower_layers,
-    train_,
-)
+from repairability.training import Epoch, TrainConfig, digits, digits_network, finetune, lower_layers
+from repairability.training.digits import cache_folder, train_
+from repairability.training.steps import augmented
 
 
 def test_the_digits_network_learns_and_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from repairability._files import write_atomically
 from repairability._torch import copy_of
 from repairability.allocation import Allocation
 from repairability.errors import InputError
+from repairability.models.weights import plain_state
 from repairability.provenance import provenance
 from repairability.tables import Table
 
@@ -51,7 +52,7 @@ def save_checkpoint(
     score: str = "magnitude",
 ) -> None:
     """Write the state of `model` with its header; written beside `path`, then renamed."""
-    tensors = {key: value.detach().cpu().contiguous().clone() for key, value in model.state_dict().items()}
+    tensors = plain_state(model)
     header = {
         "rule": allocation.rule,
         "score": score,
@@ -81,18 +82,6 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> Checkpoint:
             tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 (not a mapping)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise InputError(f"{file} is truncated or not a safetensors file: {error}") from error
-    header = _checked_header(file, metadata, tensors)
-    own = model.state_dict()
-    for key in sorted(own.keys() | tensors.keys()):
-        theirs, ours = (f"{tuple(x[key].shape)} {x[key].dtype}" if key in x else "missing" for x in (tensors, own))
-        if theirs != ours:
-            raise InputError(f"{file} does not fit {type(model).__name__}: {key} is {theirs} there and {ours} here")
-    loaded = copy_of(model)
-    loaded.load_state_dict(tensors)
-    return Checkpoint(loaded, Allocation.from_dict(header["allocation"]), header)
-
-
-def _checked_header(file: Path, metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     try:
         about = json.loads(metadata.get(KEY, "{}"))
     except json.JSONDecodeError:
@@ -102,7 +91,14 @@ def _checked_header(file: Path, metadata: Mapping[str, str], tensors: Mapping[st
     header: dict[str, Any] = about.get("header", {})
     if about.get("digest") != _digest(header, tensors):
         raise InputError(f"{file} was changed after it was written: header and tensors do not match its digest")
-    return header
+    own = model.state_dict()
+    for key in sorted(own.keys() | tensors.keys()):
+        theirs, ours = (f"{tuple(x[key].shape)} {x[key].dtype}" if key in x else "missing" for x in (tensors, own))
+        if theirs != ours:
+            raise InputError(f"{file} does not fit {type(model).__name__}: {key} is {theirs} there and {ours} here")
+    loaded = copy_of(model)
+    loaded.load_state_dict(tensors)
+    return Checkpoint(loaded, Allocation.from_dict(header["allocation"]), header)
 
 
 def _digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import zipfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from repairability.data.splits import IMAGENET, Data, Split, array_content, from_array, picked
+from repairability.data.splits import IMAGENET, Data, Split, from_array
 from repairability.errors import InputError, MissingExtraError
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -60,12 +59,11 @@ def load_digits(image_size: int | None) -> Data:
     pixels = torch.from_numpy(source.images[order].astype(np.float32))[:, None] / 16
     labels = torch.from_numpy(source.target[order].astype(np.int64))
 
-    def part(start: int, end: int) -> Split:
-        held = pixels[start:end]
-        content = partial(array_content, held)
-        return Split(labels[start:end], partial(picked, held), (0.3,), (0.32,), image_size or DIGITS_SIZE, content)
-
-    return Data("digits", 10, part(0, DIGITS_TRAIN), part(DIGITS_TRAIN, len(labels)))
+    train, test = (
+        from_array(pixels[part], labels[part], ((0.3,), (0.32,)), image_size or DIGITS_SIZE, white=1)
+        for part in (slice(DIGITS_TRAIN), slice(DIGITS_TRAIN, None))
+    )
+    return Data("digits", 10, train, test)
 
 
 def load_random(classes: Path, image_size: int | None) -> Data:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from repairability._vision import torchvision
-from repairability.data.splits import IMAGENET, Data, Split, file_content
+from repairability.data.splits import IMAGENET, Data, Split
 from repairability.errors import InputError
 
 SIZE = 224
@@ -19,16 +18,13 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"}
 
 def load_folder(path: Path, image_size: int | None) -> Data:
     """Classes are the sub-folders of train, in alphabetical order; the test part is called test or val."""
-    train, test = path / "train", path / "val"
-    if (path / "test").is_dir() or not test.is_dir():
-        test = path / "test"
+    train, test = path / "train", path / ("val" if (path / "val").is_dir() and not (path / "test").is_dir() else "test")
     for folder in (train, test):
         if not folder.is_dir():
-            layout = "an image folder holds train/CLASS/*.png and test (or val)/CLASS/*.png"
-            raise InputError(f"no folder {folder}; {layout}")
+            layout = "train/CLASS/*.png and test (or val)/CLASS/*.png"
+            raise InputError(f"no folder {folder}; an image folder holds {layout}")
     classes, tested = (sorted(place.name for place in folder.iterdir() if place.is_dir()) for folder in (train, test))
-    extra = [name for name in tested if name not in classes]
-    if extra:
+    if extra := [name for name in tested if name not in classes]:
         raise InputError(f"{test} has classes that {train} lacks: {', '.join(extra)}")
     if not classes:
         raise InputError(f"no classes in {train}")
@@ -51,10 +47,14 @@ def _part(folder: Path, classes: Sequence[str], size: int) -> Split:
 def from_files(files: Sequence[Path], labels: Sequence[int], size: int) -> Split:
     """A split of image files, decoded when they are asked for."""
 
+    def content() -> Iterator[bytes]:
+        yield str(size).encode()
+        yield from (file.read_bytes() for file in files)
+
     def read(indices: Sequence[int]) -> Tensor:
         return decoded([files[i] for i in indices], size)
 
-    return Split(torch.tensor(labels), read, *IMAGENET, content=partial(file_content, files, size))
+    return Split(torch.tensor(labels), read, *IMAGENET, content=content)
 
 
 def decoded(files: Sequence[Path], size: int) -> Tensor:

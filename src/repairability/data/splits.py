@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,8 +13,11 @@ from torch.nn import functional as F
 
 from repairability.errors import InputError
 
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-"""Mean and deviation of pixels in [0, 1]: what all our networks take."""
+Normal = tuple[Sequence[float], Sequence[float]]
+"""Mean and deviation of pixels in [0, 1], per channel."""
+
+IMAGENET: Normal = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+"""What all our networks take."""
 
 
 @dataclass(frozen=True)
@@ -81,26 +83,14 @@ class Data:
         return self.train.images(order[:count].tolist())
 
 
-def from_array(
-    images: Tensor, labels: Tensor, normalise: tuple[Sequence[float], Sequence[float]], size: int | None
-) -> Split:
-    """A split of uint8 pixels [n, C, H, W] held in memory."""
-    content = partial(array_content, images)
-    return Split(labels.long(), lambda indices: picked(images, indices).float() / 255, *normalise, size, content)
+def from_array(images: Tensor, labels: Tensor, normal: Normal, size: int | None, white: float = 255) -> Split:
+    """A split of pixels [n, C, H, W] held in memory, from 0 to `white`."""
 
+    def read(indices: Sequence[int]) -> Tensor:
+        return images[torch.as_tensor(indices)].float() / white
 
-def picked(images: Tensor, indices: Sequence[int]) -> Tensor:
-    return images[torch.as_tensor(indices)]
+    def content() -> Iterator[bytes | memoryview]:
+        yield str((images.dtype, tuple(images.shape))).encode()
+        yield images.contiguous().numpy().data
 
-
-def array_content(images: Tensor) -> Iterator[bytes | memoryview]:
-    """Pixels held in memory, as bytes."""
-    yield str((images.dtype, tuple(images.shape))).encode()
-    yield images.contiguous().numpy().data
-
-
-def file_content(files: Sequence[Path], view: int) -> Iterator[bytes | memoryview]:
-    """Image files, as bytes, and the size of the view taken of them."""
-    yield str(view).encode()
-    for file in files:
-        yield file.read_bytes()
+    return Split(labels.long(), read, *normal, size, content)

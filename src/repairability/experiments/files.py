@@ -11,7 +11,7 @@ from pathlib import Path
 from repairability.data import load_data
 from repairability.errors import InputError
 from repairability.experiments.spec import Job, RunSpec
-from repairability.models.pretrained import PRETRAINED
+from repairability.models.weights import PRETRAINED
 from repairability.training import TRAINED
 
 

@@ -13,10 +13,8 @@ from repairability._imports import imported
 from repairability._torch import evaluation_mode_, seeded
 from repairability._vision import torchvision
 from repairability.errors import InputError, unknown
-from repairability.models.cifar import QUARTER, CifarResNet, PlainVGG
-from repairability.models.digits import DigitsResNet
-from repairability.models.pretrained import PRETRAINED, pretrained_model
-from repairability.models.weights import load_weights_
+from repairability.models.small import QUARTER, CifarResNet, DigitsResNet, PlainVGG
+from repairability.models.weights import PRETRAINED, load_weights_, pretrained_model
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     **{f"resnet{depth}": partial(CifarResNet, depth) for depth in (20, 32, 44, 56, 110)},
@@ -36,9 +34,8 @@ def create_model(
 ) -> nn.Module:
     """Build a network by name, in eval mode.
 
-    `name` is a torchvision model ("resnet18"), a network for 32 x 32 images ("resnet20",
-    "vgg16_bn_quarter") or "package.module:callable".
-    `num_classes` is handed to the builder.
+    `name` is a torchvision model ("resnet18"), a network for 32 x 32 images ("resnet20", "vgg16_bn_quarter") or
+    "package.module:callable". `num_classes` is handed to the builder.
     `weights` is a safetensors or torch file of a state dict, or "imagenet" for torchvision's own (downloaded once; with
     another `num_classes` the head is new). A file for another `num_classes` is an error, unless `new_head` asks for
     its body alone. Without it the weights are random, drawn from `seed`.

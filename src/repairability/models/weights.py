@@ -1,4 +1,4 @@
-"""Reading a state dict from a file, never by unrestricted pickle."""
+"""Weights: a state dict from a file, never by unrestricted pickle, or torchvision's own, downloaded."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import pickle
 import warnings
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import safetensors
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from repairability._vision import torchvision
 from repairability.errors import InputError, first_line
+
+PRETRAINED = "imagenet"
+"""In the place of a weights file: torchvision's own."""
 
 UNREADABLE = (safetensors.SafetensorError, pickle.UnpicklingError, OSError, RuntimeError, EOFError, ValueError)
 """What reading a safetensors or torch file raises where it is damaged, or no such file."""
@@ -25,28 +30,25 @@ def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, new_head: b
     With `new_head` the file's head may be one for another number of classes: then the model keeps its own, and a
     warning says so.
     """
-    state = read_state(path)
-    own = model.state_dict()
-    dispensable = {key for key in own if key.endswith("num_batches_tracked")}  # no weights; old files lack them
-    notice = ""
-    if new_head and (head := _head_for_others(model, state)):
-        theirs, ours = len(state[f"{head}.weight"]), len(own[f"{head}.weight"])
-        notice = f"the head {head} in {path} is for {theirs} classes; the model has {ours}, so its head is new"
-        left_out = {f"{head}.weight", f"{head}.bias"}
-        state = {key: tensor for key, tensor in state.items() if key not in left_out}
-        dispensable |= left_out
-    missing, extra = sorted(own.keys() - state.keys() - dispensable), sorted(state.keys() - own.keys())
-    if missing or extra:
-        raise InputError(
-            f"{path} does not fit {type(model).__name__}: "
-            f"{_listed('it lacks', missing)}{_listed('it has the unknown', extra)}".rstrip("; ")
+    state, own = read_state(path), model.state_dict()
+    may_lack = {key for key in own if key.endswith("num_batches_tracked")}  # no weights; old files lack them
+    head, notice = _head(model), ""
+    theirs, ours = (tensors.get(f"{head}.weight", torch.empty(0)) for tensors in (state, own))
+    if new_head and len(theirs) != len(ours) and theirs.shape[1:] == ours.shape[1:]:
+        notice = (
+            f"the head {head} in {path} is for {len(theirs)} classes; the model has {len(ours)}, so its head is new"
         )
+        may_lack |= {f"{head}.weight", f"{head}.bias"}
+        state = {key: tensor for key, tensor in state.items() if key not in may_lack}
+    missing, extra = sorted(own.keys() - state.keys() - may_lack), sorted(state.keys() - own.keys())
+    misfit = f"{path} does not fit {type(model).__name__}"
+    if missing or extra:
+        words = f"{_listed('it lacks', missing)}{_listed('it has the unknown', extra)}".rstrip("; ")
+        raise InputError(f"{misfit}: {words}")
     for key, tensor in state.items():
         if tensor.shape != own[key].shape:
-            raise InputError(
-                f"{path} does not fit {type(model).__name__}: {key} is {tuple(tensor.shape)} in the file and "
-                f"{tuple(own[key].shape)} in the model (is the number of classes right?)"
-            )
+            shapes = f"{tuple(tensor.shape)} in the file and {tuple(own[key].shape)} in the model"
+            raise InputError(f"{misfit}: {key} is {shapes} (is the number of classes right?)")
     model.load_state_dict(state, strict=False)  # what may be missing was checked above
     if notice:
         warnings.warn(notice, stacklevel=2)
@@ -72,19 +74,39 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     return {key.removeprefix("module."): tensor for key, tensor in content.items()}
 
 
-def last_linear(model: nn.Module) -> tuple[str, nn.Linear] | None:
-    """The head of a classifier: its last Linear layer, by name."""
-    linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    return linear[-1] if linear else None
+def plain_state(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict as safetensors takes it: on the CPU, and no two tensors share memory."""
+    return {key: tensor.detach().cpu().contiguous().clone() for key, tensor in model.state_dict().items()}
 
 
-def _head_for_others(model: nn.Module, state: dict[str, Tensor]) -> str:
-    """The name of the head, if the file's takes the same features to another number of classes."""
-    name, head = last_linear(model) or ("", None)
-    theirs = state.get(f"{name}.weight")
-    if head is None or theirs is None or theirs.shape[1:] != head.weight.shape[1:]:
-        return ""
-    return name if len(theirs) != head.out_features else ""
+def pretrained_model(name: str, num_classes: int | None) -> nn.Module:
+    """torchvision's network and ImageNet weights, hash-checked and read weights-only; a new head for other classes."""
+    models = torchvision("models")
+    weights = models.get_model_weights(name).DEFAULT
+    model: nn.Module = models.get_model(name)
+    try:
+        state = weights.get_state_dict(progress=True, check_hash=True, weights_only=True)
+    except (URLError, OSError) as error:
+        raise InputError(
+            f"the ImageNet weights of {name} could not be downloaded ({error}); offline, give a file instead: "
+            f"weights=PATH (torchvision's {weights.url.rsplit('/', 1)[-1]}, or safetensors)"
+        ) from error
+    model.load_state_dict(state)
+    if num_classes is not None:
+        name = _head(model)
+        if not name:
+            raise InputError(f"{type(model).__name__} has no Linear head to replace")
+        parent, _, attribute = name.rpartition(".")
+        head = model.get_submodule(name)
+        if isinstance(head, nn.Linear) and head.out_features != num_classes:
+            new = nn.Linear(head.in_features, num_classes, bias=head.bias is not None)
+            model.get_submodule(parent).add_module(attribute, new)
+    return model
+
+
+def _head(model: nn.Module) -> str:
+    """The name of a classifier's last Linear layer; empty where it has none."""
+    return next((name for name, module in reversed([*model.named_modules()]) if isinstance(module, nn.Linear)), "")
 
 
 def _listed(what: str, keys: list[str]) -> str:

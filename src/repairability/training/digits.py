@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
@@ -16,6 +15,7 @@ from repairability._files import write_atomically
 from repairability._torch import evaluation_mode_, seeded, threads, training_
 from repairability.data import Data
 from repairability.models import create_model
+from repairability.models.weights import load_weights_, plain_state
 from repairability.progress import track
 from repairability.training.steps import sgd, step_
 
@@ -50,12 +50,12 @@ def digits_network(data: Data, *, seed: int = 0, cache: Path | None = None) -> n
     recipe.update(data.train.images(range(len(data.train))).numpy().tobytes())  # another view: another network
     file = (cache or cache_folder()) / f"digits-{recipe.hexdigest()[:12]}.safetensors"
     if file.is_file():
-        model.load_state_dict(load_file(file))
-        return evaluation_mode_(model)
-    with seeded(seed), threads(1):  # so that every process of a machine trains the same network
-        train_(model, data, epochs=DIGITS_EPOCHS, seed=seed)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, to_bytes(model.state_dict()))
+        load_weights_(model, file)
+    else:
+        with seeded(seed), threads(1):  # so that every process of a machine trains the same network
+            train_(model, data, epochs=DIGITS_EPOCHS, seed=seed)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, to_bytes(plain_state(model)))
     return evaluation_mode_(model)
 
 

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
 
+from repairability._files import read_sealed, write_sealed
 from repairability._torch import channels_last_, copy_of, seeded, state_digest, to_model, training_
 from repairability.data import Data
-from repairability.errors import InputError, unknown
+from repairability.errors import InputError, first_line, unknown
 from repairability.evaluation import evaluate
+from repairability.models.weights import UNREADABLE
 from repairability.progress import track
 from repairability.training.recipe import Epoch, TrainConfig, TrainResult
-from repairability.training.state import State, continue_, write_state
 from repairability.training.steps import augmented, sgd, step_
+
+FORMAT = "repairability-training-2"
+"""Of the file with the state."""
 
 
 def finetune(
@@ -45,7 +51,7 @@ def finetune(
     settings = {**asdict(config), "frozen": list(globs), "data": data.fingerprint, "initial weights": state_digest(net)}
     del settings["test_images"]
     file = None if partial is None else Path(partial)
-    steps = config.epochs * _steps(data, config)
+    steps = config.epochs * math.ceil(len(data.train) / config.batch_size)
     with training_(net, frozen), channels_last_(net):
         optimizer = sgd(net, config.rate, config.momentum, config.weight_decay)
         schedule = OneCycleLR(optimizer, config.rate, total_steps=steps, cycle_momentum=False)
@@ -78,20 +84,15 @@ def lower_layers(model: nn.Module) -> tuple[str, ...]:
     )
 
 
-def _steps(data: Data, config: TrainConfig) -> int:
-    """How many an epoch has."""
-    return -(-len(data.train) // config.batch_size)
-
-
 def _epoch_(state: State, data: Data, config: TrainConfig) -> Epoch:
     model, generator, number = state.model, state.generator, len(state.curve) + 1
     start, loss, right, rate = time.perf_counter(), 0.0, 0, 0.0
     order = torch.randperm(len(data.train), generator=generator)
-    steps = _steps(data, config)
     dropout = int(torch.randint(2**62, (), generator=generator))
-    batches = order.tensor_split(steps)  # of nearly one size: BatchNorm never meets a remainder of one image
+    # of nearly one size: BatchNorm never meets a remainder of one image
+    batches = order.tensor_split(math.ceil(len(order) / config.batch_size))
     with seeded(dropout):
-        for batch in track(batches, f"epoch {number} of {config.epochs}", steps):
+        for batch in track(batches, f"epoch {number} of {config.epochs}", len(batches)):
             images = data.train.images(batch.tolist())
             if config.augment:
                 images = augmented(images, generator)
@@ -121,7 +122,56 @@ def _test_batches(data: Data, config: TrainConfig) -> Iterator[tuple[Tensor, Ten
 def _matching(model: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
     """The modules under these globs; one that selects nothing is a misspelling."""
     modules = {name: module for name, module in model.named_modules() if name}
+    frozen: dict[str, nn.Module] = {}
     for pattern in globs:
-        if not any(fnmatchcase(name, pattern) for name in modules):
+        matches = {name: module for name, module in modules.items() if fnmatchcase(name, pattern)}
+        if not matches:
             raise unknown("module or pattern", pattern, modules)
-    return [module for name, module in modules.items() if any(fnmatchcase(name, pattern) for pattern in globs)]
+        frozen |= matches
+    return list(frozen.values())
+
+
+@dataclass(frozen=True)
+class State:
+    """All that training changes; as a file it is what torch saves, read weights-only."""
+
+    model: nn.Module
+    optimizer: torch.optim.SGD
+    schedule: OneCycleLR
+    generator: torch.Generator
+    curve: list[Epoch]
+
+    def parts(self) -> dict[str, nn.Module | torch.optim.SGD | OneCycleLR]:
+        """What torch saves and loads by itself."""
+        return {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule}
+
+
+def write_state(state: State, file: Path, settings: Mapping[str, Any]) -> None:
+    parts = {name: part.state_dict() for name, part in state.parts().items()}
+    about = {"format": FORMAT, "settings": dict(settings), "curve": [asdict(epoch) for epoch in state.curve]}
+    content = io.BytesIO()
+    torch.save({**about, **parts, "generator": state.generator.get_state()}, content)
+    write_sealed(file, content.getvalue())
+
+
+def continue_(state: State, file: Path, settings: Mapping[str, Any]) -> None:
+    """Put everything as it was after the last whole epoch; a file of another training is refused."""
+    anew = "remove it (--restart) to begin anew"
+    try:
+        content = torch.load(io.BytesIO(read_sealed(file)), map_location="cpu", weights_only=True)
+    except UNREADABLE as error:
+        raise InputError(f"cannot continue from {file}: {first_line(error)}; {anew}") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InputError(f"{file} is no state of a training of format {FORMAT!r}; {anew}")
+    theirs = content["settings"]
+    other = [
+        f"the {key} differ" if key == "initial weights" else f"{key} is {theirs.get(key)} there and {ours} here"
+        for key, ours in settings.items()
+        if theirs.get(key) != ours
+    ]
+    if other:
+        raise InputError(f"{file} is the state of another training ({'; '.join(other)}); {anew}")
+    for name, part in state.parts().items():
+        part.load_state_dict(content[name])
+    state.generator.set_state(content["generator"])
+    state.curve[:] = [Epoch(**epoch) for epoch in content["curve"]]

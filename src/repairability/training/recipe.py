@@ -13,6 +13,7 @@ from torch import nn
 
 from repairability._files import write_atomically
 from repairability.errors import InputError
+from repairability.models.weights import plain_state
 from repairability.provenance import provenance
 from repairability.tables import Table, percent
 
@@ -39,8 +40,7 @@ class TrainConfig:
     test_images: int = 2000
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "test_images"):
-            least = 0 if name == "test_images" else 1
+        for name, least in (("epochs", 1), ("batch_size", 1), ("test_images", 0)):
             if getattr(self, name) < least:
                 raise InputError(f"{name} must be at least {least}, not {getattr(self, name)}")
         for name in ("momentum", "weight_decay", "smoothing"):
@@ -49,8 +49,9 @@ class TrainConfig:
         if not 0 < self.rate < math.inf:
             raise InputError(f"rate must be positive, not {self.rate}")
         if isinstance(self.frozen, str):
-            words = f"not the string {self.frozen!r}; write ({self.frozen!r},)"
-            raise InputError(f"frozen takes a sequence of globs, {words}")
+            raise InputError(
+                f"frozen takes a sequence of globs, not the string {self.frozen!r}; write ({self.frozen!r},)"
+            )
 
 
 @dataclass(frozen=True)
@@ -78,19 +79,14 @@ class TrainResult:
     data: str  # fingerprint
 
     def table(self) -> Table:
-        rows = [
-            (
-                str(epoch.epoch),
-                f"{epoch.rate:.2g}",
-                f"{epoch.train_loss:.4f}",
-                percent(epoch.train_top1),
-                "" if epoch.test_loss is None else f"{epoch.test_loss:.4f}",
-                "" if epoch.test_top1 is None else percent(epoch.test_top1),
-                f"{epoch.seconds:.1f}",
-            )
-            for epoch in self.curve
-        ]
+        def cells(loss: float | None, top1: float | None) -> tuple[str, str]:
+            return ("", "") if loss is None or top1 is None else (f"{loss:.4f}", percent(top1))
+
         columns = ("epoch", "last rate", "train loss", "train top-1", "test loss", "test top-1", "seconds")
+        rows = []
+        for x in self.curve:
+            measured = (*cells(x.train_loss, x.train_top1), *cells(x.test_loss, x.test_top1))
+            rows.append((str(x.epoch), f"{x.rate:.2g}", *measured, f"{x.seconds:.1f}"))
         few = len(self.frozen) <= 6
         frozen = ", ".join(self.frozen) if few else f"{len(self.frozen)} modules, {self.frozen[0]} to {self.frozen[-1]}"
         caption = f"tested on {self.curve[-1].test_images:,} images; frozen: {frozen or 'nothing'}"
@@ -110,7 +106,7 @@ class TrainResult:
 
     def save(self, path: str | os.PathLike[str], *, half: bool = False) -> None:
         """Write the state dict as safetensors, for `create_model(weights=path)`; `half` rounds to float16."""
-        tensors = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in self.model.state_dict().items()}
+        tensors = plain_state(self.model)
         for key, tensor in tensors.items():
             if half and tensor.is_floating_point():
                 tensors[key] = tensor.half()

@@ -1,8 +1,10 @@
-"""Networks for 32 x 32 images: the ResNets (He et al., 2016) and a plain one, a narrow VGG16-BN."""
+"""Networks for small images. Of 32 x 32 pixels: the ResNets (He et al., 2016) and a plain one, a narrow VGG16-BN; of
+16 x 16 digits, for the demo: a ResNet with projection shortcuts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -36,10 +38,21 @@ class Block(nn.Module):
         return torch.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
 
 
-class SmallResNet(nn.Module):
-    """A stem and three stages of blocks with `width`, twice and four times as many channels, pooled; without a head."""
+class ProjectionBlock(Block):
+    """A block whose shortcut is a 1 x 1 convolution where the shape changes."""
 
-    def __init__(self, block: Callable[[int, int, int], nn.Module], inputs: int, width: int, blocks: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__(inputs, outputs, stride)
+        if inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+class SmallResNet(nn.Module):
+    """A stem, three stages of blocks with `width`, twice and four times as many channels, pooled, and a Linear `head`
+    of that name.
+    """
+
+    def __init__(self, block: type[Block], inputs: int, width: int, blocks: int, head: str, classes: int) -> None:
         super().__init__()
 
         def stage(inputs: int, outputs: int) -> nn.Sequential:
@@ -51,23 +64,28 @@ class SmallResNet(nn.Module):
         self.layer1 = stage(width, width)
         self.layer2 = stage(width, 2 * width)
         self.layer3 = stage(2 * width, 4 * width)
+        self.head = head
+        self.add_module(head, nn.Linear(4 * width, classes))
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.bn1(self.conv1(x)))
-        pooled: Tensor = self.layer3(self.layer2(self.layer1(x))).mean((2, 3))
-        return pooled
+        pooled = self.layer3(self.layer2(self.layer1(x))).mean((2, 3))
+        logits: Tensor = self.get_submodule(self.head)(pooled)
+        return logits
 
 
 class CifarResNet(SmallResNet):
     """Depth 6n + 2: three stages of n blocks with 16-32-64 channels. Layer names are the public checkpoints'."""
 
     def __init__(self, depth: int, num_classes: int = 10) -> None:
-        super().__init__(Block, 3, 16, (depth - 2) // 6)
-        self.linear = nn.Linear(64, num_classes)
+        super().__init__(Block, 3, 16, (depth - 2) // 6, "linear", num_classes)
 
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.linear(super().forward(x))
-        return logits
+
+class DigitsResNet(SmallResNet):
+    """Three stages of two blocks."""
+
+    def __init__(self, num_classes: int = 10, width: int = 8) -> None:
+        super().__init__(ProjectionBlock, 1, width, 2, "fc", num_classes)
 
 
 QUARTER = (16, 16, 0, 32, 32, 0, 64, 64, 64, 0, 128, 128, 128, 0, 128, 128, 128, 0)
