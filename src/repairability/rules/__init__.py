@@ -49,12 +49,7 @@ def get_rule(rule: RuleLike) -> Rule:
 
 
 def allocate(
-    model: nn.Module | Layers,
-    *,
-    sparsity: float,
-    rule: RuleLike = "erk",
-    curves: Any = None,
-    **options: Any,
+    model: nn.Module | Layers, *, sparsity: float, rule: RuleLike = "erk", curves: Any = None, **options: Any
 ) -> Allocation:
     """Distribute `sparsity` (over the prunable weights) among the layers of `model`; nothing is changed.
 
@@ -74,11 +69,8 @@ def own_options(rule: RuleLike, rules: Sequence[RuleLike], options: Mapping[str,
         known = get_rule(given).takes(options)
         return known is None or name in known
 
-    return {
-        name: value
-        for name, value in options.items()
-        if takes(rule, name) or not any(takes(other, name) for other in rules)
-    }
+    taken = [name for name in options if takes(rule, name) or not any(takes(other, name) for other in rules)]
+    return {name: options[name] for name in taken}
 
 
 __all__ = ["PAPER_RULES", "RULES", "Rule", "RuleLike", "allocate", "get_rule", "own_options"]

@@ -19,8 +19,6 @@ def cut(layers: Layers, scores: Sequence[np.ndarray], count: int) -> dict[str, f
     pruned = [int(np.count_nonzero(score < threshold)) for score in scores]
     left = count - sum(pruned)
     for i, score in enumerate(scores):
-        if left == 0:
-            break
         tied = min(left, int(np.count_nonzero(score == threshold)))
         pruned[i] += tied
         left -= tied

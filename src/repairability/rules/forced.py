@@ -35,15 +35,19 @@ def forced(
     free = layers.subset(set(layers.names) - set(fixed))
     budget = target_count(layers.totals.values(), sparsity)
     spent = sum(pruned_count(layers[name].total, value) for name, value in fixed.items())
-    _check_reachable(layers, free, sparsity, budget, spent)
-
+    slack = len(layers) / 2  # half a weight per layer, the rounding of any allocation
+    if spent > budget + slack or spent + free.total < budget - slack:
+        low, high = percent(spent / layers.total), percent((spent + free.total) / layers.total)
+        reachable = f"{low} to {high}" if free else f"{low} only: every layer is pinned"
+        raise BudgetError(
+            f"sparsity {percent(sparsity)} is not reachable beside the pinned layers; reachable: {reachable}"
+        )
     sparsities = dict(fixed)
     if free:
         if rest == "global":
             options = {"over": "prunable", **options}  # its budget is what the pinned layers left of the prunable one
-        sparsities |= allocate(
-            free, sparsity=min(1.0, max(0.0, budget - spent) / free.total), rule=rest, curves=curves, **options
-        )
+        left = min(1.0, max(0.0, budget - spent) / free.total)
+        sparsities |= allocate(free, sparsity=left, rule=rest, curves=curves, **options)
     name = rest if isinstance(rest, str) else name_of(rest)
     return Allocation(sparsities, layers.totals, layers.n_all, f"forced({name})", sparsity)
 
@@ -74,13 +78,3 @@ def _pinned_layers(layers: Layers, pinned: Mapping[str, float]) -> dict[str, flo
             if fixed.setdefault(name, check_sparsity(value, f"the pinned sparsity of {pattern!r}")) != value:
                 raise InputError(f"layer {name!r} is pinned twice, to {fixed[name]:g} and to {value:g}")
     return fixed
-
-
-def _check_reachable(layers: Layers, free: Layers, sparsity: float, budget: int, spent: int) -> None:
-    slack = len(layers) / 2  # half a weight per layer, the rounding of any allocation
-    low, high = spent / layers.total, (spent + free.total) / layers.total
-    if spent > budget + slack or spent + free.total < budget - slack:
-        reachable = f"{percent(low)} to {percent(high)}" if free else f"{percent(low)} only: every layer is pinned"
-        raise BudgetError(
-            f"sparsity {percent(sparsity)} is not reachable beside the pinned layers; reachable: {reachable}"
-        )

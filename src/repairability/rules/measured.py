@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from repairability.allocation import Allocation
-from repairability.curves import Curves, Measured
+from repairability.curves import Measured
 from repairability.errors import InputError
 from repairability.network.layers import Layers
 from repairability.solvers import Problem, Solver, get_solver
@@ -29,35 +29,21 @@ def rr(layers: Layers, sparsity: float, curves: Any = None, *, solver: str | Sol
 
 
 def _measured(measure: str, layers: Layers, sparsity: float, curves: Any, solver: str | Solver) -> Allocation:
-    chosen = _curves_of(measure, curves)
-    missing = [name for name in layers.names if name not in chosen]
-    if missing:
-        raise InputError(f"the {measure} curves do not cover {', '.join(missing)}; diagnose these layers too")
-    _check_informative(chosen, layers)
-    problem = Problem(
-        [chosen.grid[name] for name in layers.names],
-        [chosen[name] for name in layers.names],
-        [layer.total for layer in layers],
-        sparsity,
-    )
-    levels = get_solver(solver)(problem)
-    sparsities = {x.name: float(grid[k]) for x, grid, k in zip(layers, problem.grids, levels, strict=True)}
-    return Allocation(sparsities, layers.totals, layers.n_all, measure, sparsity)
-
-
-def _check_informative(curves: Curves, layers: Layers) -> None:
-    """Curves without any difference rank no layer; they come from a repair that does nothing where it was observed."""
-    values = np.concatenate([curves[name] for name in layers.names])
-    if values.size > 1 and np.ptp(values) < 1e-9 and max(curves.grid[name][-1] for name in layers.names) > 0:
-        raise InputError(
-            f"the {curves.measure} curves are {values[0]:g} everywhere and rank no layer: the repair they are "
-            "conditioned on changes nothing at the place observed; diagnose with repair='cr+bn', or observe='norm'"
-        )
-
-
-def _curves_of(measure: str, curves: Any) -> Curves:
     if curves is None:
         raise InputError(f"rule {measure!r} needs measured curves: pass curves=repairability.diagnose(model, images)")
     if not isinstance(curves, Measured):
         raise InputError(f"rule {measure!r} needs Curves or a diagnosis that has them, not {type(curves).__name__}")
-    return curves.measured(measure)
+    chosen, names = curves.measured(measure), layers.names
+    missing = [name for name in names if name not in chosen]
+    if missing:
+        raise InputError(f"the {measure} curves do not cover {', '.join(missing)}; diagnose these layers too")
+    grids, costs = [chosen.grid[name] for name in names], [chosen[name] for name in names]
+    values = np.concatenate(costs)
+    if values.size > 1 and np.ptp(values) < 1e-9 and max(grid[-1] for grid in grids) > 0:
+        raise InputError(  # they come from a repair that does nothing where it was observed
+            f"the {measure} curves are {values[0]:g} everywhere and rank no layer: the repair they are "
+            "conditioned on changes nothing at the place observed; diagnose with repair='cr+bn', or observe='norm'"
+        )
+    levels = get_solver(solver)(Problem(grids, costs, [layer.total for layer in layers], sparsity))
+    sparsities = {name: float(grid[k]) for name, grid, k in zip(names, grids, levels, strict=True)}
+    return Allocation(sparsities, layers.totals, layers.n_all, measure, sparsity)

@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
@@ -39,16 +39,11 @@ def exact(problem: Problem) -> list[int]:
         optimize.LinearConstraint(one_level_each, 1, 1),
         optimize.LinearConstraint(weights[None] / unit, problem.budget / unit, np.inf),
     ]
+    zero_or_one = {"integrality": np.ones(len(costs)), "bounds": optimize.Bounds(0, 1)}
     fallback = greedy(problem)  # feasible by construction of the problem, and the bound to beat
     while True:
         with _silent_stdout():
-            answer = optimize.milp(
-                costs,
-                integrality=np.ones(len(costs)),
-                bounds=optimize.Bounds(0, 1),
-                constraints=constraints,
-                options={"mip_rel_gap": 0},
-            )
+            answer = optimize.milp(costs, constraints=constraints, **zero_or_one, options={"mip_rel_gap": 0})
         if answer.x is None:
             if len(constraints) > 2:  # every selection the tolerance let in was cut off; the greedy's is what is left
                 return fallback
@@ -67,12 +62,10 @@ def _silent_stdout() -> Iterator[None]:
 
     It comes from C, so the file descriptor itself is turned aside, and C's buffer is written out before it comes back.
     """
-    if os.name != "posix":
-        yield
-        return
-    try:
-        kept = os.dup(1)
-    except OSError:  # no standard output at all
+    kept = None
+    with suppress(OSError):  # no standard output at all
+        kept = os.dup(1) if os.name == "posix" else None
+    if kept is None:
         yield
         return
     if sys.stdout is not None:
