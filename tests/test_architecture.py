@@ -18,7 +18,7 @@ from repairability import create_model, prune
 SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
-    ["errors", "naming", "tables", "progress", "provenance", "_files", "_frames", "_imports", "_torch", "_vision"],
+    ["errors", "naming", "tables", "progress", "provenance", "_files", "_imports", "_torch", "_vision"],
     ["algebra", "curves", "allocation"],
     ["network"],
     ["calibration", "evaluation", "transition", "models", "data", "solvers", "masks"],
@@ -39,7 +39,7 @@ GROUND = ["errors", "tables"]  # the ground floor's own floor: anyone may use th
 NUMPY_ONLY = ["allocation", "curves", "solvers"]
 OPTIONAL = {
     "torchvision": "_vision",
-    "pandas": "_frames",
+    "pandas": "tables",
     "sklearn": "data",
     "PIL": "data",
     "altair": "report",
