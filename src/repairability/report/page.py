@@ -105,6 +105,8 @@ def _alive(chart: LayerChart) -> dict[str, Any]:
     title, words = " ".join(spec.pop("title")["text"]), spec["description"]
     spec["background"] = "transparent"
     spec["config"]["font"] = "system-ui, sans-serif"
+    # on a phone two legends do not stand side by side
+    spec["config"]["legend"]["layout"] = {"bottom": {"anchor": "start", "direction": "vertical", "margin": 6}}
     return {"title": title, "words": words, "spec": {**spec, "width": "container", "autosize": "fit-x"}}
 
 

@@ -42,13 +42,13 @@ def report_page(data: ReportData) -> str:
     tables = named_tables(data)
     advice = (data.transition or {}).get("advice") or ""
     marked = f"{PROJECTION} marks projection (shortcut) layers." if data.projections else ""
-    found = [_block({"transition": charts.transition(data)}, tables, "transition")]
+    core = [_block({"transition": charts.transition(data)}, tables, "transition")]
     origin = [_block({}, tables, "provenance")]
     parts = [
         Part("accuracy", "Accuracy against sparsity", _accuracy(data, tables), "Accuracy"),
         Part("diagnosis", "How repairable each layer is", _diagnosis(data, tables), "Diagnosis"),
         Part("allocations", "Where the sparsity goes", _allocations(data, tables), "Allocations", [("hint", marked)]),
-        Part("transition", "Where the network gives way", found, "Transition", [("advice", advice)]),
+        Part("transition", "Where the network gives way", core, "Transition", [("advice", advice)]),
         Part("provenance", "Provenance", origin),
     ]
     filled = [part for part in parts if any(block.charts or block.tables for block in part.blocks)]
