@@ -113,6 +113,16 @@ def test_the_library_knows_nothing_of_the_reproduction(file: Path) -> None:
     assert not [name for name in imports(ast.parse(file.read_text())) if name.split(".")[0] == "reproduction"]
 
 
+def test_no_two_types_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(file.relative_to(SOURCE)))
+    assert not {name: files for name, files in places.items() if len(files) > 1}
+    assert len(places) > 50  # they were read
+
+
 def test_the_second_opinion_imports_nothing_of_the_package() -> None:
     tree = ast.parse((Path(__file__).parent / "reference.py").read_text())
     assert not [name for name in imports(tree) if name.split(".")[0] in ("repairability", "conftest", "networks")]
