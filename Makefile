@@ -4,11 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := vision,report,demo,ray,dev
 READY := $(VENV)/.ready
+# Real data and trained networks, where they are at hand, and where they are laid out.
+SHARED ?= ../shared
+DATA := .cache/data
 
 # One thread a worker: torch's threads in two processes on two cores get in each other's way.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help demo test tests study results check lint types bench clean
+.PHONY: help demo test tests study results check lint types bench bench-shared clean
 .DEFAULT_GOAL := help
 
 help:
@@ -18,7 +21,7 @@ help:
 	@echo "make study    the study on digits: three seeds, seven rules, six sparsities, and its page"
 	@echo "make results  the tables and figures of README.md and reproduction/pages anew from reproduction/results"
 	@echo "make check    lint, format, types, all tests, study, demo: exactly what CI runs"
-	@echo "make bench    the benchmarks, in ratios"
+	@echo "make bench    every benchmark, in ratios (an hour; those on real networks where ../shared is there)"
 	@echo "make clean    remove everything generated"
 
 $(READY): pyproject.toml constraints.txt
@@ -53,10 +56,13 @@ results: $(READY)
 check: lint types tests study demo
 
 bench: $(READY)
-	$(BIN)/python benchmarks/front_door.py
-	$(BIN)/python benchmarks/allocation.py
-	$(BIN)/python benchmarks/diagnose.py
-	$(BIN)/python benchmarks/sparsity_point.py
+	for name in front_door allocation surgeon diagnose sparsity_point; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	@if [ -d $(SHARED)/data ]; then $(MAKE) --no-print-directory bench-shared; \
+	else echo "skipped best, reconstruct, transition: they need the data and networks of $(SHARED)"; fi
+
+bench-shared: $(READY)
+	$(BIN)/python $(SHARED)/data/prepare.py $(DATA) cifar10 cifar100
+	for name in reconstruct best transition; do $(BIN)/python benchmarks/$$name.py $(SHARED) $(DATA) || exit 1; done
 
 clean:
 	rm -rf $(VENV) .cache demo runs .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

@@ -9,7 +9,6 @@ torchvision ResNet18, random weights, 32 x 32 images, 128 of them, the paper's g
 from __future__ import annotations
 
 import copy
-import resource
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from repairability import CalibrationSet, allocate, create_model, diagnose, make_masks, prunable_layers
 from repairability.diagnostics import GRID
 from repairability.masks import apply_masks_
+from repairability.provenance import peak_memory
 from repairability.repairs import ChannelRepair, measure_statistics
 from repairability.tables import Table
 
@@ -145,7 +145,7 @@ def measure_memory(name: str, size: str, count: str, batch: str, what: str) -> N
             dense_pass(model, part)
     else:
         diagnose(model, CalibrationSet(x, count=int(count), batch_size=int(batch)))
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    print((peak_memory() or 0.0) * 2**20)
 
 
 if __name__ == "__main__":

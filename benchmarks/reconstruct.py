@@ -9,7 +9,6 @@ weights and noise of 224 x 224: what it costs does not hang on what it knows.
 from __future__ import annotations
 
 import argparse
-import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from timing import machine, seconds
 from torch import Tensor, nn
 
 from repairability import CalibrationSet, create_model, load_data, prune
+from repairability.provenance import peak_memory
 from repairability.tables import Table
 
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -70,7 +70,7 @@ def costs(name: str, shared: Path, folder: Path, count: int | None, only: str | 
         start = time.perf_counter()
         prune(model, calibration, sparsity=about["at"], rule="erk", score=score, repair=repair)
         spent = time.perf_counter() - start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        peak = (peak_memory() or 0.0) / 2**10
         numbers = (f"{spent:.1f}", f"{spent / one_pass:.1f}", f"{peak:.1f}")
         rows.append((name, f"{count:,}", f"{100 * about['at']:g} %", score, repair, *numbers))
     return rows

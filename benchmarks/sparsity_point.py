@@ -51,10 +51,10 @@ def main(arguments: list[str]) -> None:
         store = Store(folder)
         jobs = [files.job(spec, store.folder) for spec in study.specs]
         start = time.perf_counter()
-        found = sweep(study, jobs, store, executor=Processes(2))
+        progress = sweep(study, jobs, store, executor=Processes(2))
         wall = time.perf_counter() - start
         records, _ = store.read_all()
-    assert found.done == len(jobs), found.problems
+    assert progress.done == len(jobs), progress.problems
     stages: dict[str, float] = {}
     for record in records:
         for stage, spent in record.provenance["seconds"].items():

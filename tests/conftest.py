@@ -23,6 +23,13 @@ from repairability import create_model
 SHARED = Path(os.environ.get("REPAIRABILITY_SHARED", Path(__file__).parents[2] / "shared"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What lays out CIFAR-10 downloads it where it is not there yet: that is for `make check`."""
+    for item in items:
+        if "cifar10_file" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder with the paper's tables, real data and trained networks."""

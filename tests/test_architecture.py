@@ -18,7 +18,7 @@ from repairability import create_model, prune
 SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
-    ["errors", "naming", "tables", "progress", "provenance", "_files", "_frames", "_imports", "_torch", "_vision"],
+    ["errors", "naming", "tables", "progress", "provenance", "_files", "_imports", "_torch", "_vision"],
     ["algebra", "curves", "allocation"],
     ["network"],
     ["calibration", "evaluation", "transition", "models", "data", "solvers", "masks"],
@@ -39,7 +39,7 @@ GROUND = ["errors", "tables"]  # the ground floor's own floor: anyone may use th
 NUMPY_ONLY = ["allocation", "curves", "solvers"]
 OPTIONAL = {
     "torchvision": "_vision",
-    "pandas": "_frames",
+    "pandas": "tables",
     "sklearn": "data",
     "PIL": "data",
     "altair": "report",
@@ -111,6 +111,16 @@ def test_optional_dependencies_enter_in_one_file_each(file: Path) -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
 def test_the_library_knows_nothing_of_the_reproduction(file: Path) -> None:
     assert not [name for name in imports(ast.parse(file.read_text())) if name.split(".")[0] == "reproduction"]
+
+
+def test_no_two_types_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(file.relative_to(SOURCE)))
+    assert not {name: files for name, files in places.items() if len(files) > 1}
+    assert len(places) > 50  # they were read
 
 
 def test_the_second_opinion_imports_nothing_of_the_package() -> None:

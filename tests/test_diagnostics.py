@@ -240,7 +240,7 @@ def test_there_and_back() -> None:
 
 def test_rows_that_are_none() -> None:
     for text in ("", "layer,sparsity\na,0.5\n", "layer,sparsity,raw,residual,rr\na,x,1,1,1\n"):
-        with pytest.raises(InputError, match="these rows hold no diagnosis"):
+        with pytest.raises(InputError, match="these rows hold no Diagnosis"):
             Diagnosis.from_csv(text)
     with pytest.raises(InputError, match="not of type Diagnosis"):
         Diagnosis.from_json("{}")

@@ -30,6 +30,7 @@ ARGUMENTS = [
     "--no-first-run",
 ]
 PLOTS = ["accuracy", "gap", "heatmap_rr", "damage", "share", "levels_90", "layerwise_90", "transition"]
+RULES = ["global", "uniform", "raw", "residual", "rr", "erk", "lamp"]
 DRAWN = "document.body.dataset.drawn === 'yes'"
 
 
@@ -252,21 +253,29 @@ def test_focus_is_visible(page: Any) -> None:
     assert outline == "solid"
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_overflows(page: Any, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 844})
-    page.evaluate("document.querySelector('details').open = true")
-    inside = "p.clientWidth + 1 > p.querySelector('svg').clientWidth"
-    shown = "[...document.querySelectorAll('.chart')].filter(p => p.querySelector('svg') && p.offsetParent)"
-    until(page, f"{shown}.every(p => {inside})")
-    page.wait_for_timeout(150)  # the page waits for the end of resizing
-    until(page, DRAWN)
+SHOWN = "[...document.querySelectorAll('.chart')].filter(p => p.querySelector('svg') && p.offsetParent)"
+
+
+def cut_legends(page: Any) -> list[str]:
+    """The charts whose legend does not fit into them."""
     cut = """p => {
         const whole = p.querySelector('svg').getBoundingClientRect();
         const legends = [...p.querySelectorAll('.role-legend')].map(legend => legend.getBoundingClientRect());
         return legends.some(legend => legend.bottom > whole.bottom + 1 || legend.right > whole.right + 1);
     }"""
-    assert page.evaluate(f"{shown}.filter({cut}).map(p => p.id)") == []
+    found: list[str] = page.evaluate(f"{SHOWN}.filter({cut}).map(p => p.id)")
+    return found
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_overflows(page: Any, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    page.evaluate("document.querySelector('details').open = true")
+    inside = "p.clientWidth + 1 > p.querySelector('svg').clientWidth"
+    until(page, f"{SHOWN}.every(p => {inside})")
+    page.wait_for_timeout(150)  # the page waits for the end of resizing
+    until(page, DRAWN)
+    assert cut_legends(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("innerWidth") == width
 
@@ -291,8 +300,8 @@ def test_both_colour_schemes(page: Any) -> None:
 def test_several_repairs_can_be_told_apart(browser: Any, tmp_path: Path) -> None:
     runs = [
         result(rule, s, 0, 0.3, repair=repair)
-        for rule in ("rr", "erk")
-        for repair in ("none", "bn")
+        for rule in RULES
+        for repair in ("none", "reconstruct-all")
         for s in (0.9, 0.95)
     ]
     data = synthetic(results=runs, allocations=(), transition=None, diagnosis=None)
@@ -307,11 +316,15 @@ def test_several_repairs_can_be_told_apart(browser: Any, tmp_path: Path) -> None
         )
         return names
 
-    assert lines() == ["rr, none", "erk, none"]
+    assert lines() == [f"{rule}, none" for rule in RULES]
     watched.page.locator("input[name=repair]").nth(1).check()
-    assert lines() == ["rr, bn", "erk, bn"]
+    assert lines() == [f"{rule}, reconstruct-all" for rule in RULES]
     watched.page.locator("input[name=repair][value=all]").check()
-    assert len(lines()) == 4
+    assert len(lines()) == 14
+    watched.page.set_viewport_size({"width": 390, "height": 844})
+    watched.page.wait_for_timeout(150)
+    until(watched.page, DRAWN)
+    assert cut_legends(watched.page) == []
     assert watched.complaints == []
     context.close()
 

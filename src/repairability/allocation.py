@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from repairability.errors import InputError, unknown
 from repairability.naming import ByLayer
-from repairability.tables import Table, Value, csv_text, percent
+from repairability.tables import Table, Tidy, percent
 
 
 def pruned_count(total: int, sparsity: float) -> int:
@@ -37,7 +35,7 @@ def check_sparsity(value: object, what: str = "sparsity") -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Allocation(Value, ByLayer[float]):
+class Allocation(Tidy, ByLayer[float]):
     """An immutable mapping layer -> sparsity over exactly the layers in `totals`.
 
     Two budgets, never to be confused: `sparsity` is over the prunable weights (what a target means),
@@ -128,25 +126,9 @@ class Allocation(Value, ByLayer[float]):
         same = {"rule": self.rule, "target": "" if self.target is None else self.target, "n_all": self.n_all}
         return [{**row, **same} for row in self.to_dict()["layers"]]
 
-    def to_csv(self) -> str:
-        return csv_text(self.rows())
-
     @classmethod
-    def from_csv(cls, text: str) -> Allocation:
-        rows = list(csv.DictReader(io.StringIO(text)))
-        if not rows:
-            raise InputError("this CSV holds no allocation: it has no rows")
-        try:
-            if len({(row["rule"], row["target"], row["n_all"]) for row in rows}) > 1:
-                raise InputError("this CSV holds several allocations; split it by rule and target first")
-            return cls(
-                {row["name"]: float(row["sparsity"]) for row in rows},
-                {row["name"]: int(row["total"]) for row in rows},
-                int(rows[0]["n_all"]),
-                rows[0]["rule"],
-                float(rows[0]["target"]) if rows[0]["target"] else None,
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"this CSV holds no allocation: {error!r}") from error
+    def of_rows(cls, rows: Sequence[Mapping[str, Any]]) -> Allocation:
+        if len({(row["rule"], row["target"], row["n_all"]) for row in rows}) > 1:
+            raise InputError("these rows hold several allocations; split them by rule and target first")
+        layers = [{**row, "sparsity": float(row["sparsity"])} for row in rows]
+        return cls.from_dict({**rows[0], "target": rows[0]["target"] or None, "layers": layers})

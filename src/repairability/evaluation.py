@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,11 +40,7 @@ class Metrics(Value):
         return Table(("top-1", "± standard error", "top-5", "loss", "images"), [row], caption=caption)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "standard_error": self.standard_error}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Metrics:
-        return cls(*(data[name] for name in ("top1", "top5", "loss", "n", "images_per_second")))
+        return {**super().to_dict(), "standard_error": self.standard_error}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,13 +63,6 @@ class Agreement(Value):
     def table(self) -> Table:
         row = (percent(self.same), percent(self.chance), f"{self.kl:.4f}", f"{self.logit_error:.4f}", f"{self.n:,}")
         return Table(("same prediction", "by chance", "mean KL", "logit error", "images"), [row])
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Agreement:
-        return cls(*(data[name] for name in ("same", "kl", "logit_error", "n", "chance")))
 
 
 def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Metrics:

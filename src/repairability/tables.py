@@ -6,15 +6,16 @@ import csv
 import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import Any
 
 from rich.table import Table as RichTable
 from rich.text import Text
 from typing_extensions import Self
 
-from repairability.errors import InputError
+from repairability.errors import InputError, MissingExtraError, RepairabilityError
 
 
 @dataclass(frozen=True)
@@ -51,18 +52,18 @@ class Table:
 
 
 class Value(ABC):
-    """A value on the road: prints as a table, goes to JSON and back."""
+    """A value on the road: prints as a table, goes to JSON and back. Of a dataclass of plain fields both are known."""
 
     @abstractmethod
     def table(self) -> Table: ...
 
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Plain objects only; `from_dict` reads them back."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
-    @abstractmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self: ...
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{field.name: data[field.name] for field in fields(cls)})  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         return str(self.table())
@@ -78,13 +79,65 @@ class Value(ABC):
     @classmethod
     def from_json(cls, text: str) -> Self:
         try:
-            return cls.from_dict(json.loads(text))
+            data = json.loads(text)
         except json.JSONDecodeError as error:
             raise InputError(f"this is not JSON: {error}") from error
-        except (KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"this JSON is not of type {cls.__name__}: {error!r}") from error
+        with _reading(f"this JSON is not of type {cls.__name__}"):
+            return cls.from_dict(data)
+
+
+class Tidy(Value):
+    """A value that is also rows of one shape: for CSV, for pandas, and back."""
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, object]]: ...
+
+    @classmethod
+    @abstractmethod
+    def of_rows(cls, rows: Sequence[Mapping[str, Any]]) -> Self:
+        """From at least one row, whose cells may be text."""
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Mapping[str, Any]]) -> Self:
+        if not rows:
+            raise InputError(f"these rows hold no {cls.__name__}: there are none")
+        with _reading(f"these rows hold no {cls.__name__}"):
+            return cls.of_rows(rows)
+
+    def to_csv(self) -> str:
+        return csv_text(self.rows())
+
+    @classmethod
+    def from_csv(cls, text: str) -> Self:
+        return cls.from_rows(list(csv.DictReader(io.StringIO(text))))
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame."""
+        return frame_of(self.rows())
+
+    @classmethod
+    def from_frame(cls, frame: Any) -> Self:
+        return cls.from_rows(frame.to_dict("records"))
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Content that is not what it should be becomes one error; ours pass as they are."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, RepairabilityError):
+            raise
+        raise InputError(f"{what}: {error!r}") from error
+
+
+def frame_of(rows: Sequence[Mapping[str, object]]) -> Any:
+    """Rows as a pandas DataFrame: the one import of pandas."""
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("pandas", "report") from error
+    return pandas.DataFrame(list(rows))
 
 
 def percent(sparsity: float) -> str:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from repairability._frames import frame_of
-from repairability.curves import MEASURES, Curves
-from repairability.errors import InputError, unknown
+from repairability.curves import MEASURES, Curves, FloatArray
+from repairability.errors import unknown
 from repairability.repairs import Statistics
-from repairability.tables import Table, Value, csv_text
+from repairability.tables import Table, Tidy
 
 
 @dataclass(frozen=True, eq=False)
-class Diagnosis(Value):
+class Diagnosis(Tidy):
     """raw: the damage of pruning; residual: what a repair leaves of it; rr: the fraction left. Each a `Curves`.
 
     `statistics`, the dense network's moments from the same pass, spares a joint repair its own; they stay in memory and
@@ -41,13 +38,7 @@ class Diagnosis(Value):
         return {"raw": self.raw, "residual": self.residual, "rr": self.rr}[measure]
 
     def table(self) -> Table:
-        rows = [
-            (layer, f"{s:g}", f"{raw:.4f}", f"{residual:.4f}", f"{rr:.4f}")
-            for layer in self.rr
-            for s, raw, residual, rr in zip(
-                self.rr.grid[layer], self.raw[layer], self.residual[layer], self.rr[layer], strict=True
-            )
-        ]
+        rows = [(layer, f"{s:g}", *(f"{value:.4f}" for value in values)) for layer, s, *values in self._points()]
         caption = f"repair {self.repair}, observed at the {self.observe}, {self.images} images ({self.fingerprint})"
         return Table(("layer", "sparsity", "raw", "residual", "rr"), rows, caption=caption)
 
@@ -56,33 +47,26 @@ class Diagnosis(Value):
         same = {"repair": self.repair, "observe": self.observe, "images": self.images, "fingerprint": self.fingerprint}
         return [
             {"layer": layer, "sparsity": s, **dict(zip(MEASURES, values, strict=True)), **same}
-            for layer in self.rr
-            for s, *values in zip(
-                *(x.tolist() for x in (self.rr.grid[layer], self.raw[layer], self.residual[layer], self.rr[layer])),
-                strict=True,
-            )
+            for layer, s, *values in self._points()
         ]
 
+    def _points(self) -> Iterator[tuple[Any, ...]]:
+        """(layer, sparsity, raw, residual, rr) of every point that was measured."""
+        for layer in self.rr:
+            curves = (self.rr.grid[layer], *(self.measured(measure)[layer] for measure in MEASURES))
+            for values in zip(*(curve.tolist() for curve in curves), strict=True):
+                yield (layer, *values)
+
     @classmethod
-    def from_rows(cls, rows: Sequence[Mapping[str, Any]]) -> Diagnosis:
-        if not rows:
-            raise InputError("these rows hold no diagnosis: there are none")
-        try:
-            layers: dict[str, list[Mapping[str, Any]]] = {}
-            for row in rows:
-                layers.setdefault(str(row["layer"]), []).append(row)
-            grid = {name: np.array([float(row["sparsity"]) for row in of_layer]) for name, of_layer in layers.items()}
-            curves = {
-                measure: Curves(
-                    measure, grid, {x: np.array([float(row[measure]) for row in of]) for x, of in layers.items()}
-                )
-                for measure in MEASURES
-            }
-            return cls._of(curves, rows[0])
-        except (KeyError, TypeError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"these rows hold no diagnosis: {error!r}") from error
+    def of_rows(cls, rows: Sequence[Mapping[str, Any]]) -> Diagnosis:
+        layers: dict[str, list[Mapping[str, Any]]] = {}
+        for row in rows:
+            layers.setdefault(str(row["layer"]), []).append(row)
+
+        def column(name: str) -> dict[str, FloatArray]:
+            return {layer: np.array([float(row[name]) for row in own]) for layer, own in layers.items()}
+
+        return cls._of({x: Curves(x, column("sparsity"), column(x)) for x in MEASURES}, rows[0])
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -108,18 +92,3 @@ class Diagnosis(Value):
             images=int(about["images"]),
             fingerprint=str(about["fingerprint"]),
         )
-
-    def to_csv(self) -> str:
-        return csv_text(self.rows())
-
-    @classmethod
-    def from_csv(cls, text: str) -> Diagnosis:
-        return cls.from_rows(list(csv.DictReader(io.StringIO(text))))
-
-    def to_frame(self) -> Any:
-        """A pandas DataFrame, one row per layer and sparsity."""
-        return frame_of(self.rows())
-
-    @classmethod
-    def from_frame(cls, frame: Any) -> Diagnosis:
-        return cls.from_rows(frame.to_dict("records"))

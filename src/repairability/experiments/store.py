@@ -15,10 +15,10 @@ from filelock import FileLock, Timeout
 from pydantic.dataclasses import dataclass
 
 from repairability._files import make_folder, read_sealed, write_atomically, write_sealed
-from repairability._frames import frame_of
 from repairability.errors import InputError
 from repairability.experiments.spec import RunSpec, plain, read_as
 from repairability.experiments.study import StudyEntry
+from repairability.tables import frame_of
 
 
 @dataclass(frozen=True)

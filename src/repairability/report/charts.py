@@ -19,7 +19,7 @@ from repairability.report.tables import TITLES, at_target, interval, layers_of, 
 if TYPE_CHECKING:
     from altair import LayerChart
 
-MEASURES = {
+HEATMAPS = {
     "rr": "rr: share of the damage left after repair",
     "raw": "raw: damage of pruning",
     "residual": "residual: damage left after repair",
@@ -176,7 +176,7 @@ def heatmap(data: ReportData, measure: str = "rr") -> LayerChart | None:
         color=alt.Color("value:Q", scale=scale, legend=alt.Legend(gradientLength=alt.ExprRef("0.8 * width"))),
         tooltip=["layer:N", alt.Tooltip("sparsity:O", title="sparsity, %"), value],
     )
-    title = f"{MEASURES[measure]}{'' if measure == 'raw' else f' {data.diagnosis.repair}'}, {data.model}"
+    title = f"{HEATMAPS[measure]}{'' if measure == 'raw' else f' {data.diagnosis.repair}'}, {data.model}"
     return chart([tiles], title, words, height=22 * len(labels))
 
 

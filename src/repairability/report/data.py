@@ -50,7 +50,7 @@ class Result(TypedDict):
 
 
 @OPEN
-class Scores(TypedDict):
+class TransitionScores(TypedDict):
     """What a search for the transition found: series over the sparsities, null where one has no value."""
 
     method: str
@@ -61,7 +61,7 @@ class Scores(TypedDict):
     advice: str | None
 
 
-def _aligned(scores: Scores) -> Mapping[str, Any]:
+def _aligned(scores: TransitionScores) -> Mapping[str, Any]:
     count = len(scores["sparsities"])
     for name, values in scores["series"].items():
         if len(values) != count:
@@ -73,7 +73,7 @@ Text = Annotated[str, BeforeValidator(str)]
 PARTS: dict[str, TypeAdapter[Any]] = {
     "dense": TypeAdapter(Annotated[Dense, AfterValidator(MappingProxyType)] | None),
     "results": TypeAdapter(tuple[Annotated[Result, AfterValidator(MappingProxyType)], ...]),
-    "transition": TypeAdapter(Annotated[Scores, AfterValidator(_aligned)] | None),
+    "transition": TypeAdapter(Annotated[TransitionScores, AfterValidator(_aligned)] | None),
     "projections": TypeAdapter(tuple[Text, ...]),
     "provenance": TypeAdapter(Annotated[dict[Text, Text], AfterValidator(MappingProxyType)]),
 }

@@ -28,6 +28,7 @@ DASHES = ([1, 0], [6, 4], [2, 3], [7, 3, 2, 3])
 BAND, SOFT, GREY = "#d55e00", "#59636e", "#7d8590"
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 """vl-convert brings the first, so that a text is as wide everywhere. One weight: of two, the order in a PDF changes."""
+TYPE = {"labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": 400}
 WIDTH = 470
 ROOM = {"labelOverlap": "greedy", "labelSeparation": 5}
 """A label where there is room for it."""
@@ -76,9 +77,7 @@ def chart(
         .configure(font=FONT, aria=False)
         .configure_view(stroke=None)
         .configure_title(fontSize=15, fontWeight=400, subtitleColor=SOFT, subtitlePadding=5)
-        .configure_axis(
-            gridColor="#e3e6ea", domainColor="#c5cad1", tickSize=0, labelPadding=6, titleFontWeight="normal"
-        )
+        .configure_axis(gridColor="#e3e6ea", domainColor="#c5cad1", tickSize=0, labelPadding=6, **TYPE)
         .configure_legend(orient="bottom", title=None, labelFontSize=12, symbolSize=100, symbolStrokeWidth=0, offset=10)
     )
     return drawn

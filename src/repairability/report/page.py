@@ -24,7 +24,7 @@ Card = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Switch:
-    """What a reader may choose: a parameter of charts, or which blocks are shown. Many options are `long`."""
+    """What a reader may choose: a parameter of charts, or which panels are shown. Many options are `long`."""
 
     name: str
     title: str
@@ -33,10 +33,10 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class Block:
+class Panel:
     """Charts and tables that stand together, after their switch.
 
-    `when`, as "target=90", says which option shows the block; the first of such blocks has the switch itself. `folded`
+    `when`, as "target=90", says which option shows the block; the first of such panels has the switch itself. `folded`
     are the words behind which the tables hide.
     """
 
@@ -49,11 +49,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the page: words by their class, then blocks, then a list."""
+    """A section of the page: words by their class, then panels, then a list."""
 
     name: str
     title: str
-    blocks: Sequence[Block]
+    panels: Sequence[Panel]
     link: str = ""
     words: Sequence[tuple[str, str]] = ()
     list: Sequence[str] = ()
@@ -81,7 +81,7 @@ def page(
         lstrip_blocks=True,
     )
     environment.filters["tight"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")  # no line begins with %
-    drawn = {name: _alive(chart) for part in parts for block in part.blocks for name, chart in block.charts.items()}
+    drawn = {name: _alive(chart) for part in parts for block in part.panels for name, chart in block.charts.items()}
     style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     return environment.get_template("page.html").render(
         title=title,
@@ -105,6 +105,8 @@ def _alive(chart: LayerChart) -> dict[str, Any]:
     title, words = " ".join(spec.pop("title")["text"]), spec["description"]
     spec["background"] = "transparent"
     spec["config"]["font"] = "system-ui, sans-serif"
+    # on a phone two legends do not stand side by side
+    spec["config"]["legend"]["layout"] = {"bottom": {"anchor": "start", "direction": "vertical", "margin": 6}}
     return {"title": title, "words": words, "spec": {**spec, "width": "container", "autosize": "fit-x"}}
 
 

@@ -12,7 +12,7 @@ from repairability.report.data import ReportData
 from repairability.report.drawing import ALL, PROJECTION
 from repairability.report.estimates import estimates, leaders
 from repairability.report.files import Contents
-from repairability.report.page import Block, Card, Part, Switch, page
+from repairability.report.page import Card, Panel, Part, Switch, page
 from repairability.report.tables import at_target, layers_of, named_tables, region, short_percent, targets
 from repairability.tables import Table, csv_text
 
@@ -42,55 +42,55 @@ def report_page(data: ReportData) -> str:
     tables = named_tables(data)
     advice = (data.transition or {}).get("advice") or ""
     marked = f"{PROJECTION} marks projection (shortcut) layers." if data.projections else ""
-    found = [_block({"transition": charts.transition(data)}, tables, "transition")]
-    origin = [_block({}, tables, "provenance")]
+    core = [_panel({"transition": charts.transition(data)}, tables, "transition")]
+    origin = [_panel({}, tables, "provenance")]
     parts = [
         Part("accuracy", "Accuracy against sparsity", _accuracy(data, tables), "Accuracy"),
         Part("diagnosis", "How repairable each layer is", _diagnosis(data, tables), "Diagnosis"),
         Part("allocations", "Where the sparsity goes", _allocations(data, tables), "Allocations", [("hint", marked)]),
-        Part("transition", "Where the network gives way", found, "Transition", [("advice", advice)]),
+        Part("transition", "Where the network gives way", core, "Transition", [("advice", advice)]),
         Part("provenance", "Provenance", origin),
     ]
-    filled = [part for part in parts if any(block.charts or block.tables for block in part.blocks)]
+    filled = [part for part in parts if any(block.charts or block.tables for block in part.panels)]
     return page(data.title, f"{data.model} on {data.data}", cards(data), filled, named_csv(data), data.projections)
 
 
-def _block(drawn: Drawn, tables: Mapping[str, Table], *names: str, **more: Any) -> Block:
+def _panel(drawn: Drawn, tables: Mapping[str, Table], *names: str, **more: Any) -> Panel:
     """The charts and tables that are there."""
     there = {name: chart for name, chart in drawn.items() if chart is not None}
-    return Block(there, {name: tables[name] for name in names if name in tables}, **more)
+    return Panel(there, {name: tables[name] for name in names if name in tables}, **more)
 
 
-def _cases(switch: Switch, drawn: Sequence[Drawn], tables: Mapping[str, Table], prefix: str) -> list[Block]:
+def _cases(switch: Switch, drawn: Sequence[Drawn], tables: Mapping[str, Table], prefix: str) -> list[Panel]:
     """A block for each option of a switch, with the table of its name; the page shows one, at first the first."""
     return [
-        _block(case, tables, f"{prefix}{value}", switch=None if i else switch, when=f"{switch.name}={value}")
+        _panel(case, tables, f"{prefix}{value}", switch=None if i else switch, when=f"{switch.name}={value}")
         for i, (value, case) in enumerate(zip(switch.options, drawn, strict=True))
     ]
 
 
-def _accuracy(data: ReportData, tables: Mapping[str, Table]) -> list[Block]:
+def _accuracy(data: ReportData, tables: Mapping[str, Table]) -> list[Panel]:
     repairs = list(dict.fromkeys(str(row["repair"]) for row in data.results))
     switch = Switch("repair", "Repair", {name: name for name in [*repairs, ALL]}) if len(repairs) > 1 else None
     drawn = {"accuracy": charts.accuracy(data), "gap": charts.gap(data)}
-    return [_block(drawn, tables, *MEASURED, switch=switch)]
+    return [_panel(drawn, tables, *MEASURED, switch=switch)]
 
 
-def _diagnosis(data: ReportData, tables: Mapping[str, Table]) -> list[Block]:
+def _diagnosis(data: ReportData, tables: Mapping[str, Table]) -> list[Panel]:
     if data.diagnosis is None:
         return []
-    measures = Switch("measure", "Measure", {measure: measure for measure in charts.MEASURES})
-    maps = [{f"heatmap_{measure}": charts.heatmap(data, measure)} for measure in charts.MEASURES]
+    measures = Switch("measure", "Measure", {measure: measure for measure in charts.HEATMAPS})
+    maps = [{f"heatmap_{measure}": charts.heatmap(data, measure)} for measure in charts.HEATMAPS]
     names = {layer: f"{layer} (projection)" if layer in data.projections else layer for layer in data.diagnosis.rr}
     layers = Switch("layer", "Layer", names, long=True)
     return [
         *_cases(measures, maps, {}, ""),
-        _block({"damage": charts.damage(data), "share": charts.share(data)}, {}, switch=layers),
-        _block({}, tables, "diagnosis", folded="All values"),
+        _panel({"damage": charts.damage(data), "share": charts.share(data)}, {}, switch=layers),
+        _panel({}, tables, "diagnosis", folded="All values"),
     ]
 
 
-def _allocations(data: ReportData, tables: Mapping[str, Table]) -> list[Block]:
+def _allocations(data: ReportData, tables: Mapping[str, Table]) -> list[Panel]:
     labels = {f"{100 * target:g}": target for target in targets(data)}
     switch = Switch("target", "Target", {label: short_percent(target) for label, target in labels.items()})
     drawn = [

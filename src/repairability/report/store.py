@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from repairability.experiments.store import Record
 from repairability.experiments.study import StudyEntry
 from repairability.report.files import Contents, write_contents
-from repairability.report.page import Block, Card, Part, page
+from repairability.report.page import Card, Panel, Part, page
 from repairability.report.sections import SMOKE, study_section
 from repairability.tables import Table, csv_text
 
@@ -111,10 +111,10 @@ def store_contents(studies: Sequence[Study], problems: Sequence[str], title: str
         parts = [_part(i, report) for i, report in enumerate(reports, 1)]
         failures, provenance = _failures(runs), _provenance(runs)
         if failures or problems:
-            blocks = [Block(tables=failures)] if failures else []
-            parts.append(Part("failed", "Failed runs and damaged records", blocks, "Failed and damaged", list=problems))
+            panels = [Panel(tables=failures)] if failures else []
+            parts.append(Part("failed", "Failed runs and damaged records", panels, "Failed and damaged", list=problems))
         if provenance:
-            parts.append(Part("provenance", "Provenance", [Block(tables=provenance)]))
+            parts.append(Part("provenance", "Provenance", [Panel(tables=provenance)]))
         printed = {name: _csv(table) for name, table in {**tables, **failures, **provenance}.items()}
         cards = _cards(studies, runs, problems)
         return page(title, "repairability", cards, parts, printed, nothing="This store holds no study yet.")
@@ -126,7 +126,7 @@ def _part(number: int, report: StudyReport) -> Part:
     entry = report.entry
     smoke = ("advice", SMOKE if entry.smoke else "")
     words = [smoke, ("", entry.about), ("hint", f"{counts(entry, report.records)}.")]
-    return Part(f"study-{number}", entry.title, [Block(report.charts, report.tables)], words=words)
+    return Part(f"study-{number}", entry.title, [Panel(report.charts, report.tables)], words=words)
 
 
 def _cards(studies: Sequence[Study], runs: Sequence[Record], problems: Sequence[str]) -> list[Card]:
