@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from filelock import FileLock
@@ -52,7 +52,7 @@ def sweep(
     ids = [job.run_id for job in jobs]
     if part:
         ids = list(dict.fromkeys([*store.members(study.name), *ids]))
-    store.write_study(study.entry(ids))
+    store.write_study(replace(study, run_ids=tuple(ids)))
     progress, tell = Progress(total=len(jobs)), watch or (lambda _: None)
     pending = []
     for job in jobs:
