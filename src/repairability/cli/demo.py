@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer import Option
 
-from repairability._files import write_atomically
+from repairability._files import make_folder, write_atomically
 from repairability.cli import options
 from repairability.cli.output import Answer
 
@@ -29,8 +29,8 @@ def verb(
 
     draws = options.draws(seed, seeds)
     options.use_threads(threads)
+    make_folder(out)
     record = demo.run_demo(seeds=draws)
-    out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "demo.json", record.to_json())
     (page,) = report.write_report(record, out / "demo.html", ["html"])
     tables = [table for name, table in named_tables(record).items() if name != "diagnosis"]  # that one is in the page

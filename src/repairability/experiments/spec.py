@@ -30,7 +30,7 @@ FIT_VERSION = 2
 
 
 class Checked(BaseModel):
-    """A table of a user's own: frozen, validated; a key that nobody knows is refused with the near match."""
+    """Settings from a file or another process: frozen, validated; a key nobody knows is refused with the near match."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     what: ClassVar[str] = "setting"
@@ -42,6 +42,9 @@ class Checked(BaseModel):
             if key not in cls.model_fields:
                 raise unknown(cls.what, str(key), cls.model_fields)
         return values
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
 
 
 class RunSpec(Checked):
@@ -111,9 +114,6 @@ class RunSpec(Checked):
         repairs = [get_repair(name) for name in (self.repair, self.conditioned_on) if name is not None]
         return get_score(self.score).solves or any(repair.fit is not None for repair in repairs)
 
-    def to_dict(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
-
     def differences(self) -> dict[str, Any]:
         """What is not at its default, in the order of the fields."""
         return self.model_dump(mode="json", exclude_defaults=True)
@@ -125,10 +125,8 @@ class RunSpec(Checked):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Job(BaseModel):
+class Job(Checked):
     """A run and where things lie: nothing here but the spec decides its result."""
-
-    model_config = ConfigDict(frozen=True)
 
     run_id: str
     spec: RunSpec
@@ -137,9 +135,6 @@ class Job(BaseModel):
     root: str = "data"
     store: str | None = None  # for the cache
     device: str = "cpu"
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
 
 
 def describe() -> list[tuple[str, str, str]]:
