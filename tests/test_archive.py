@@ -12,7 +12,7 @@ import pytest
 
 from repairability import InputError
 from repairability.experiments import Record, RunSpec, Store, StudyEntry
-from repairability.experiments.archive import DIGITS, RUNS, archived_records, copy_known, read_archive, write_archive
+from repairability.experiments.archive import DIGITS, RUNS, copy_known, read_archive, read_studies, write_archive
 from test_report_studies import SECTIONS, detected, failed, run, seeds, study_tables
 
 
@@ -71,7 +71,7 @@ def stored(records: list[Record], folder: Path, *, smoke: bool = False) -> Store
 def test_a_record_comes_back_field_by_field(tmp_path: Path) -> None:
     records = odd_records()
     write_archive(stored(records, tmp_path / "runs"), tmp_path / "kept")
-    archived = archived_records(tmp_path / "kept")
+    archived = read_archive(tmp_path / "kept")[1]
     assert set(archived) == {record.run_id for record in records}
     for record in records:
         back, about = archived[record.run_id], dict(record.provenance)
@@ -81,14 +81,14 @@ def test_a_record_comes_back_field_by_field(tmp_path: Path) -> None:
         assert back.result == rounded(record.result)
         assert list(back.result.get("allocation", {})) == list(record.result.get("allocation", {}))
         assert back.provenance == rounded(about)
-    ((entry, of_study),) = read_archive(tmp_path / "kept")
+    ((entry, of_study),) = read_studies(tmp_path / "kept")[0]
     assert entry == Store(tmp_path / "runs").studies()[0]
     assert [record.run_id for record in of_study] == [record.run_id for record in records]
 
 
 def test_an_archive_of_an_archive_is_the_same(tmp_path: Path) -> None:
     first = write_archive(stored(odd_records(), tmp_path / "runs"), tmp_path / "kept")
-    again = stored(list(archived_records(tmp_path / "kept").values()), tmp_path / "copied")
+    again = stored(list(read_archive(tmp_path / "kept")[1].values()), tmp_path / "copied")
     (entry,) = Store(tmp_path / "runs").studies()
     again.write_study(entry)
     second = write_archive(again, tmp_path / "again")
@@ -99,7 +99,7 @@ def test_every_section_takes_archived_records(tmp_path: Path) -> None:
     records = [run(0.1 + 0.01 * s, rule=rule, sparsity=0.95, seed=s) for rule in ("rr", "erk", "lamp") for s in (0, 1)]
     records.append(detected((0.95, 0.955), None, seed=1))
     write_archive(stored(records, tmp_path / "runs"), tmp_path / "kept")
-    ((_, back),) = read_archive(tmp_path / "kept")
+    ((_, back),) = read_studies(tmp_path / "kept")[0]
     for section in SECTIONS:
         assert [str(x) for x in study_tables(section, back)] == [str(x) for x in study_tables(section, records)]
 
@@ -130,8 +130,8 @@ def test_smoke_runs_stay_out_and_loose_runs_come_in(tmp_path: Path) -> None:
         store.write(record)
     store.write_study(StudyEntry("odd-smoke", "", ("accuracy",), "", (shared.run_id, tried.run_id), smoke=True))
     write_archive(store, tmp_path / "kept")
-    assert set(archived_records(tmp_path / "kept")) == {shared.run_id, loose.run_id}
-    assert [entry.name for entry, _ in read_archive(tmp_path / "kept")] == ["odd"]
+    assert set(read_archive(tmp_path / "kept")[1]) == {shared.run_id, loose.run_id}
+    assert [entry.name for entry, _ in read_studies(tmp_path / "kept")[0]] == ["odd"]
     with pytest.raises(InputError, match=r"only has no runs to archive \(1 of smoke studies\)"):
         write_archive(stored([shared], tmp_path / "only", smoke=True), tmp_path / "none")
 
@@ -153,7 +153,7 @@ def test_damage_is_named(old: str, new: str, message: str, tmp_path: Path) -> No
     assert old in text
     file.write_bytes(gzip.compress(text.replace(old, new, 1).encode()))
     with pytest.raises(InputError, match=f"{RUNS} {message}"):
-        archived_records(tmp_path / "kept")
+        read_archive(tmp_path / "kept")[1]
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -164,12 +164,12 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     for damaged in (whole[: len(whole) // 2], bytes(flipped), b"noise", b""):
         file.write_bytes(damaged)
         with pytest.raises(InputError, match=f"{RUNS} is damaged"):
-            archived_records(tmp_path / "kept")
+            read_archive(tmp_path / "kept")[1]
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is no archive: it has no runs\.jsonl\.gz"):
-        archived_records(tmp_path)
+        read_archive(tmp_path)[1]
 
 
 def test_known_runs_are_copied_where_they_lack(tmp_path: Path) -> None:

@@ -258,6 +258,7 @@ BAD: list[tuple[list[str], str]] = [
     (["report", "missing.json"], "cannot read missing.json"),
     (["report", "rgb.npz"], "it is not a text file"),
     (["demo", "--seeds", "0"], "--seeds must be at least 1"),
+    (["demo", "--out", "rgb.npz/below"], "cannot make the folder rgb.npz/below"),
 ]
 
 

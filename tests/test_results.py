@@ -11,7 +11,7 @@ import pytest
 
 from repairability import InputError
 from repairability.experiments import Record, Store, StudyEntry
-from repairability.experiments.archive import read_archive, write_archive
+from repairability.experiments.archive import read_studies, write_archive
 from repairability.report.charts import drawn_by, render
 from repairability.report.documents import Studies, renew, with_tables
 from repairability.report.markup import to_markdown
@@ -33,7 +33,7 @@ FIGURE = "main_results_sweep_cifar100"
 def results() -> Studies:
     if not RESULTS.is_dir():
         pytest.skip("there is no results/ in this checkout")
-    return Studies(read_archive(RESULTS))
+    return Studies(read_studies(RESULTS)[0])
 
 
 def test_results_are_small(results: Studies) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,8 @@ def test_the_runs_of_other_studies(tmp_path: Path) -> None:
     [
         ('runs_of = ["x"]\n', "x.toml: runs_of leads back to the study itself"),
         ('runs_of = ["y"]\n', "x.toml: cannot read .*y.toml"),
-        ('runs_of = "y"\n', "runs_of must be a list of names, not 'y'"),
-        ("sections = [1]\n", r"sections must be a list of names, not \[1\]"),
+        ('runs_of = "y"\n', "x.toml: runs_of: Input should be a valid list, not 'y'"),
+        ("sections = [1]\n", r"x.toml: sections.0: Input should be a valid string, not 1"),
         ('section = "a"\nsections = ["b"]\n', "either section or sections"),
         ('sections = ["settings", "my.module:settings"]\n', "two sections are called 'settings'"),
         ('sectons = ["settings"]\n', "unknown key 'sectons'; did you mean sections"),
@@ -74,7 +75,7 @@ def test_wrong_studies(text: str, message: str, tmp_path: Path) -> None:
 def test_a_store_keeps_it_and_reads_what_earlier_versions_wrote(tmp_path: Path) -> None:
     store = Store(tmp_path)
     study = read_study(written(tmp_path, new=f'sections = ["accuracy", "settings"]\n{BASE}seed = [0]\n') / "new.toml")
-    store.write_study(study.entry(["x", "y"]))
+    store.write_study(replace(study, run_ids=("x", "y")))
     old = {"name": "old", "title": "Old", "section": "accuracy", "about": "", "run_ids": ["x"], "smoke": True}
     (tmp_path / "studies" / "old.json").write_text(json.dumps(old))
     assert store.studies() == [

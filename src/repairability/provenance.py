@@ -1,11 +1,13 @@
-"""What every reported figure carries: commit, versions, hardware; and what a process took of its memory."""
+"""What every reported figure carries: commit, versions, hardware; and what it took of time and memory."""
 
 from __future__ import annotations
 
 import platform
 import subprocess
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -37,6 +39,14 @@ def hardware() -> str:
     if torch.cuda.is_available():
         parts.append(torch.cuda.get_device_name())
     return ", ".join(parts)
+
+
+@contextmanager
+def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
+    """Add the seconds of a block to its stage's."""
+    start = time.perf_counter()
+    yield
+    seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
 
 
 def forget_peak_memory() -> None:

@@ -118,6 +118,21 @@ class Consensus:
     stable: Interval | None
     majority: Interval | None
 
+    def to_dict(self) -> dict[str, object]:
+        votes = {f"{sparsity:g}": votes for sparsity, votes in self.votes.items()}
+        return {"stable": self.stable, "majority": self.majority, "votes": votes}
+
+    def __str__(self) -> str:
+        stable, majority = (
+            "none" if core is None else f"{100 * core[0]:g} to {100 * core[1]:g} %"
+            for core in (self.stable, self.majority)
+        )
+        counted = ", ".join(f"{100 * sparsity:g} %: {votes}" for sparsity, votes in self.votes.items() if votes)
+        return (
+            f"over {self.draws} draws: stable core {stable}, majority core {majority}\n"
+            f"draws with a point in the core: {counted or 'none'}"
+        )
+
 
 def consensus(cores: Sequence[Interval | None], sparsities: Sequence[float]) -> Consensus:
     votes = Counter(dict.fromkeys(sparsities, 0))

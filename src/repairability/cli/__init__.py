@@ -1,4 +1,4 @@
-"""The command line: a file per verb, named as the verb; each parses, calls public functions, prints.
+"""The command line: a file per verb, named as the verb; each parses, calls public functions, answers.
 
 Nothing heavy is imported before a verb runs, so that every `--help` opens at once.
 """

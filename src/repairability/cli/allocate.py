@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from typer import Option
 
 import repairability as rp
 from repairability._files import write_atomically
 from repairability.cli import options
-from repairability.cli.output import show
-
-if TYPE_CHECKING:
-    from repairability.tables import Table
+from repairability.cli.output import Answer
+from repairability.tables import Table, csv_text
 
 
 def verb(
@@ -26,9 +23,8 @@ def verb(
     option: list[str] | None = options.RULE_OPTIONS,
     curves: Path | None = options.CURVES,
     seed: int = options.SEED,
-    as_json: bool = options.AS_JSON,
     csv: Path | None = Option(None, metavar="FILE", help="Also write the rows as CSV."),
-) -> None:
+) -> Answer:
     """Distribute a sparsity among the layers of MODEL.
 
     Example: repairability allocate resnet18 --rule erk --sparsity 0.95
@@ -38,15 +34,10 @@ def verb(
     Example: repairability allocate resnet18 -s 0.95 --rule forced --option 'pinned={"*downsample*": 0.7}'
     """
     from repairability.allocation import check_sparsity
-    from repairability.rules import get_rule, own_options
-    from repairability.tables import csv_text
 
     check_sparsity(sparsity)
     rules = [name.strip() for name in compare.split(",")] if compare else [rule]
-    given = options.rule_options(option)
-    own = {name: own_options(name, rules, given) for name in rules}
-    for name in rules:
-        get_rule(name).check(own[name])  # whatever can be refused is refused before the network is built
+    own = options.by_rule(rules, option)  # whatever can be refused is refused before the network is built
     diagnosis = options.read_diagnosis(curves)
     layers = choice.of(network.build(seed, layers_only=True))
 
@@ -54,14 +45,11 @@ def verb(
     if csv:
         write_atomically(csv, csv_text([row for plan in plans for row in plan.rows()]))
     if compare:
-        show(as_json, {"allocations": [plan.to_dict() for plan in plans]}, _side_by_side(plans))
-    else:
-        show(as_json, plans[0].to_dict(), plans[0].table())
+        return Answer({"allocations": [plan.to_dict() for plan in plans]}, [_side_by_side(plans)])
+    return Answer(plans[0].to_dict(), [plans[0].table()])
 
 
 def _side_by_side(plans: Sequence[rp.Allocation]) -> Table:
-    from repairability.tables import Table
-
     first = plans[0]
     rows = [(name, f"{first.totals[name]:,}", *(f"{plan[name]:.4f}" for plan in plans)) for name in first]
     rows.append(("over the prunable weights", "", *(f"{plan.sparsity:.4f}" for plan in plans)))

@@ -1,69 +1,70 @@
-"""How a verb is called: its bundles of options come as single ones, and however it ends, it ends in order."""
+"""How a verb is called: its bundles of options come as single ones, it gets --json, and it ends in order."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
 
+from typer import Option
 from typer.models import OptionInfo
 
-from repairability.cli.output import note, say
+from repairability.cli.output import Answer, note, say, show
 from repairability.errors import RepairabilityError
 
-Verb = Callable[..., None]
+Verb = Callable[..., Answer]
+
+AS_JSON = Option(False, "--json", help="Print one JSON object instead of a table.")
 
 
-def as_command(verb: Verb) -> Verb:
+def as_command(verb: Verb) -> Callable[..., None]:
     """The verb as Typer reads and calls it.
 
     Errors of ours end in one line on standard error and exit code 2, Ctrl-C in 130; warnings become notes.
     """
-    parameters, bundles = _spread(verb)
+    hints = get_type_hints(verb)
+    bundles = {name: hints[name] for name in inspect.signature(verb).parameters if is_dataclass(hints[name])}
 
-    def run(**given: Any) -> None:
+    def run(*, as_json: bool, **given: Any) -> None:
         for name, bundle in bundles.items():
             given[name] = bundle(**{field.name: given.pop(field.name) for field in fields(bundle)})
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", UserWarning)
                 warnings.showwarning = lambda message, *_: note(message)
-                verb(**given)
+                answer = verb(**given)
+                show(answer, as_json)
         except RepairabilityError as error:
             say(f"error: {error}", "red")
             raise SystemExit(2) from None
         except KeyboardInterrupt:
             say("interrupted; no file is half-written", "red")
             raise SystemExit(130) from None
+        raise SystemExit(answer.code)
 
     paragraphs = inspect.cleandoc(verb.__doc__ or "").split("\n\n")
     run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)  # the terminal breaks lines
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, default, annotation in (*_spread(verb, hints), ("as_json", AS_JSON, bool))
+    ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
-def _spread(verb: Verb) -> tuple[list[inspect.Parameter], dict[str, Any]]:
-    """The parameters with each bundle replaced by its fields, which share a panel of the help; and the bundles."""
-    parameters: list[inspect.Parameter] = []
-    bundles: dict[str, Any] = {}
-    hints = get_type_hints(verb)
+def _spread(verb: Verb, hints: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Name, default and type of each parameter; a bundle's are its fields, which share a panel of the help."""
     for name, parameter in inspect.signature(verb).parameters.items():
-        if is_dataclass(hints[name]):
-            bundle = bundles[name] = hints[name]
-            types = get_type_hints(bundle)
-            for field in fields(bundle):
-                option = copy(field.default)
-                if isinstance(option, OptionInfo):
-                    option.rich_help_panel = bundle.panel
-                parameters.append(_parameter(field.name, option, types[field.name]))
-        else:
-            parameters.append(_parameter(name, parameter.default, hints[name]))
-    return parameters, bundles
-
-
-def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        if not is_dataclass(hints[name]):
+            yield name, parameter.default, hints[name]
+            continue
+        types = get_type_hints(hints[name])
+        for field in fields(hints[name]):
+            option: Any = copy(field.default)
+            if isinstance(option, OptionInfo):
+                option.rich_help_panel = hints[name].panel
+            yield field.name, option, types[field.name]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from typer import Option
 
-from repairability._files import write_atomically
+from repairability._files import make_folder, write_atomically
 from repairability.cli import options
-from repairability.cli.output import show
+from repairability.cli.output import Answer
 
 
 def verb(
@@ -16,8 +16,7 @@ def verb(
     seeds: int = Option(3, help="How many draws of calibration images."),
     seed: int = options.SEED,
     threads: int | None = options.THREADS,
-    as_json: bool = options.AS_JSON,
-) -> None:
+) -> Answer:
     """The whole story on scikit-learn's digits, in under three minutes on two CPU threads.
 
     Trains a small ResNet (once; it is cached), diagnoses it, prunes it by seven rules over a sweep of sparsities,
@@ -30,10 +29,10 @@ def verb(
 
     draws = options.draws(seed, seeds)
     options.use_threads(threads)
+    make_folder(out)
     record = demo.run_demo(seeds=draws)
-    out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "demo.json", record.to_json())
     (page,) = report.write_report(record, out / "demo.html", ["html"])
     tables = [table for name, table in named_tables(record).items() if name != "diagnosis"]  # that one is in the page
     line = f"\nthe page: {page}   the record: {out / 'demo.json'}"
-    show(as_json, {**record.to_dict(), "page": str(page)}, *tables, line=line)
+    return Answer({**record.to_dict(), "page": page}, [*tables, line])

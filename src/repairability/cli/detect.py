@@ -10,7 +10,8 @@ from typer import Option
 
 import repairability as rp
 from repairability.cli import options
-from repairability.cli.output import show, write_json
+from repairability.cli.output import Answer, write_json
+from repairability.errors import unknown
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,8 @@ def verb(
     seeds: int = options.SEEDS,
     seed: int = options.SEED,
     count: int = options.COUNT,
-    as_json: bool = options.AS_JSON,
     out: Path | None = Option(None, metavar="FILE", help="Write it: .json, or .html for a page with the plot."),
-) -> None:
+) -> Answer:
     """Say where the choice of rule matters and where recovery ends, from unlabeled images alone.
 
     cts: the paper's score on single layers, in one pass. agreement: prune, repair and compare with the dense network on
@@ -48,7 +48,7 @@ def verb(
     """
     from repairability.calibration import HELD_OUT
     from repairability.detect import METHODS
-    from repairability.errors import unknown
+    from repairability.transition import consensus
 
     draws = options.draws(seed, seeds)
     if method not in METHODS:
@@ -63,13 +63,11 @@ def verb(
     ]
     result: dict[str, Any] = {"model": network.model, "data": data.name}
     result["draws"] = [transition.to_dict() for transition in transitions]
-    agreed, line = _consensus(transitions), ""
-    if agreed is not None:
-        votes = {f"{sparsity:g}": votes for sparsity, votes in agreed.votes.items()}
-        result["consensus"] = {"stable": agreed.stable, "majority": agreed.majority, "votes": votes}
-        counted = ", ".join(f"{100 * sparsity:g} %: {votes}" for sparsity, votes in agreed.votes.items() if votes)
-        line = f"over {seeds} draws: stable core {_words(agreed.stable)}, majority core {_words(agreed.majority)}\n"
-        line += f"draws with a point in the core: {counted or 'none'}"
+    sweeps, line = {transition.sparsities for transition in transitions}, []
+    if len(sweeps) == 1:  # refined sweeps may differ from draw to draw; then points cannot be counted
+        agreed = consensus([transition.core for transition in transitions], *sweeps)
+        result["consensus"] = agreed.to_dict()
+        line = [str(agreed)] if seeds > 1 else []
     if out and out.suffix == ".html":
         from repairability.report import ReportData, write_report
 
@@ -77,16 +75,4 @@ def verb(
         write_report(ReportData(title, network.model, data.name, transition=transitions[0].for_report()), out)
     elif out:
         write_json(out, result)
-    show(as_json, result, *(transition.table() for transition in transitions), line=line if seeds > 1 else "")
-
-
-def _consensus(transitions: list[rp.Transition]) -> Any:
-    """What the draws agree on. Refined sweeps may differ from draw to draw; then points cannot be counted."""
-    from repairability.transition import consensus
-
-    sweeps = {transition.sparsities for transition in transitions}
-    return consensus([transition.core for transition in transitions], *sweeps) if len(sweeps) == 1 else None
-
-
-def _words(interval: tuple[float, float] | None) -> str:
-    return "none" if interval is None else f"{100 * interval[0]:g} to {100 * interval[1]:g} %"
+    return Answer(result, [*(transition.table() for transition in transitions), *line])

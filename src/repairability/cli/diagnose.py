@@ -9,7 +9,7 @@ from typer import Option
 import repairability as rp
 from repairability._files import write_atomically
 from repairability.cli import options
-from repairability.cli.output import show
+from repairability.cli.output import Answer
 
 GRID = "0.7,0.8,0.85,0.9,0.925,0.95,0.975"
 
@@ -25,9 +25,8 @@ def verb(
     observe: str = options.OBSERVE,
     count: int = options.COUNT,
     seed: int = options.SEED,
-    as_json: bool = options.AS_JSON,
     out: Path | None = Option(None, metavar="FILE", help="Write it: .json or .csv."),
-) -> None:
+) -> Answer:
     """Measure, layer by layer, the damage of pruning and how much of it a repair leaves.
 
     One forward pass over unlabeled training images. The file that --out writes feeds allocate, prune and report. With
@@ -46,4 +45,4 @@ def verb(
     diagnosis = rp.diagnose(model, images, grid=points, repair=repair, observe=observe, layers=layers, score=score)
     if out:
         write_atomically(out, diagnosis.to_csv() if out.suffix == ".csv" else diagnosis.to_json())
-    show(as_json, diagnosis.to_dict(), diagnosis.table())
+    return Answer(diagnosis.to_dict(), [diagnosis.table()])

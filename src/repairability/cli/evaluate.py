@@ -8,7 +8,7 @@ from typer import Option
 
 import repairability as rp
 from repairability.cli import options
-from repairability.cli.output import show, write_json
+from repairability.cli.output import Answer, write_json
 
 
 def verb(
@@ -22,9 +22,8 @@ def verb(
         False, "--agreement", help="With --checkpoint: also compare its predictions with --weights' network."
     ),
     seed: int = options.SEED,
-    as_json: bool = options.AS_JSON,
     out: Path | None = Option(None, metavar="FILE", help="Write the figures as JSON."),
-) -> None:
+) -> Answer:
     """Test accuracy of MODEL, or of a pruned checkpoint of it.
 
     Example: repairability evaluate digits --weights trained --data digits
@@ -45,4 +44,4 @@ def verb(
         tables.append(agreement.table())
     if out:
         write_json(out, figures)
-    show(as_json, figures, *tables)
+    return Answer(figures, tables)

@@ -10,7 +10,7 @@ from typer import Option
 
 import repairability as rp
 from repairability.cli import options
-from repairability.cli.output import notices, say, show, write_json
+from repairability.cli.output import Answer, notices, say, write_json
 from repairability.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def verb(
     half: bool = Option(False, "--half", help="Store float16: half the file."),
     restart: bool = Option(False, "--restart", help="Begin anew where an earlier run left FILE.partial."),
     seed: int = options.SEED,
-    as_json: bool = options.AS_JSON,
-) -> None:
+) -> Answer:
     """Train MODEL on labeled data, from ImageNet's or other weights or from scratch: what pruning starts from.
 
     The head is new where the classes are others. The lower layers stay frozen, their BatchNorm in eval mode: stem,
@@ -86,7 +85,7 @@ def verb(
     record = {**about, "half": half, "image_size": source.image_size, **result.to_dict(), "out": str(out)}
     write_json(out.with_suffix(".json"), record)
     partial.unlink(missing_ok=True)
-    show(as_json, record, result.table(), line=f"wrote {out} and {out.with_suffix('.json')}")
+    return Answer(record, [result.table(), f"wrote {out} and {out.with_suffix('.json')}"])
 
 
 def _check(weights: str | None, from_scratch: bool, freeze: list[str] | None, out: Path) -> None:

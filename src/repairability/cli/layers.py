@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from repairability.cli.options import AS_JSON, LayerChoice, Network
-from repairability.cli.output import show
+from repairability.cli.options import LayerChoice, Network
+from repairability.cli.output import Answer
 
 
-def verb(network: Network, choice: LayerChoice, as_json: bool = AS_JSON) -> None:
+def verb(network: Network, choice: LayerChoice) -> Answer:
     """List the layers of MODEL that may be pruned.
 
     The first convolution stays dense unless --skip says otherwise (--skip '' skips nothing).
@@ -16,4 +16,4 @@ def verb(network: Network, choice: LayerChoice, as_json: bool = AS_JSON) -> None
     layers = choice.of(network.build(layers_only=True))
     shown = ("name", "kind", "shape", "total", "projection")
     rows = [{name: getattr(layer, name) for name in shown} for layer in layers]
-    show(as_json, {"prunable": layers.total, "n_all": layers.n_all, "layers": rows}, layers.table())
+    return Answer({"prunable": layers.total, "n_all": layers.n_all, "layers": rows}, [layers.table()])

@@ -7,6 +7,7 @@ a bundle builds something, so the names of the library's registries stand here a
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -54,7 +55,6 @@ SEEDS = Option(1, help="How many draws of calibration images.")
 ROOT = Option(Path("data"), help="Where torchvision's data sets lie, or are downloaded to.")
 DEVICE = Option("cpu", help="cpu, cuda, cuda:1, mps ...")
 THREADS = Option(None, help="CPU threads. Default: torch's own choice.")
-AS_JSON = Option(False, "--json", help="Print one JSON object instead of a table.")
 STORE = Option(..., metavar="DIR", help="A store of runs, or an archive of one.")
 
 
@@ -173,12 +173,12 @@ def calibration_images(data: Data, count: int, seed: int, more: int = 0) -> rp.C
 
 def check_classes(model: nn.Module, data: Data, name: str) -> None:
     """A head for other classes than the data's is a mistake worth naming before any work is done."""
-    from torch import nn
+    from repairability.models.weights import last_linear
 
-    heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    if heads and heads[-1].out_features != data.classes:
+    _, head = last_linear(model) or ("", None)
+    if head is not None and head.out_features != data.classes:
         raise InputError(
-            f"{name} has {heads[-1].out_features} outputs, {data.name} has {data.classes} classes; "
+            f"{name} has {head.out_features} outputs, {data.name} has {data.classes} classes; "
             f"say --num-classes {data.classes} and give weights that fit"
         )
 
@@ -204,6 +204,17 @@ def rule_options(pairs: list[str] | None) -> dict[str, Any]:
         except ValueError:
             options[name] = text
     return options
+
+
+def by_rule(rules: Sequence[str], pairs: list[str] | None) -> dict[str, dict[str, Any]]:
+    """The options that each rule takes. A name nobody knows, and an option that no rule takes, are refused."""
+    from repairability.rules import get_rule, own_options
+
+    given = rule_options(pairs)
+    own = {rule: own_options(rule, rules, given) for rule in rules}
+    for rule in rules:
+        get_rule(rule).check(own[rule])
+    return own
 
 
 def read_diagnosis(file: Path | None) -> rp.Diagnosis | None:

@@ -1,22 +1,36 @@
-"""What the verbs say: results on standard output, as tables or JSON; notes and progress on standard error."""
+"""What the verbs say: answers on standard output, as tables or JSON; notes and progress on standard error."""
 
 from __future__ import annotations
 
 import json
-import math
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.console import Console
 
 from repairability._files import write_atomically
-
-if TYPE_CHECKING:
-    from repairability.tables import Table
+from repairability.tables import Table
 
 notices = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a verb answers: an object for --json; else tables and lines, and notes after them, which JSON holds too."""
+
+    content: object
+    parts: Sequence[Table | str] = ()
+    notes: Sequence[str] = ()
+    code: int = 0
+
+
+def written(files: Sequence[Path]) -> Answer:
+    """Which files a verb wrote."""
+    return Answer({"written": files}, [f"wrote {file}" for file in files])
 
 
 def say(text: str, style: str | None = None) -> None:
@@ -24,26 +38,26 @@ def say(text: str, style: str | None = None) -> None:
     notices.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def note(message: object) -> None:
-    """Something to know that is no error."""
-    say(f"note: {message}", "yellow")
+def note(*messages: object) -> None:
+    """Things to know that are no errors."""
+    for message in messages:
+        say(f"note: {message}", "yellow")
 
 
-def show(as_json: bool, content: object, *tables: Table, line: str = "") -> None:
-    """A result: one JSON object, or tables (in colour on a terminal) with a blank line between, and a last line."""
+def show(answer: Answer, as_json: bool) -> None:
+    """One JSON object, or the parts: tables (in colour on a terminal) with a blank line between, and lines."""
     if as_json:
-        print(json_text(content))
+        print(json_text(answer.content))
         return
-    for number, table in enumerate(tables):
-        print(end="\n" if number else "")
-        Console().print(table.rich()) if sys.stdout.isatty() else print(table)
-    if line:
-        print(line)
-
-
-def show_written(as_json: bool, files: Sequence[Path]) -> None:
-    """Which files a verb wrote."""
-    show(as_json, {"written": [str(file) for file in files]}, line="\n".join(f"wrote {file}" for file in files))
+    before: Table | str = ""
+    for part in answer.parts:
+        if isinstance(part, str):
+            print(part)
+        else:
+            print(end="\n" if isinstance(before, Table) else "")
+            Console().print(part.rich()) if sys.stdout.isatty() else print(part)
+        before = part
+    note(*answer.notes)
 
 
 def write_json(file: Path, content: object) -> None:
@@ -52,18 +66,11 @@ def write_json(file: Path, content: object) -> None:
 
 def json_text(content: object) -> str:
     """Strict JSON: a number that is not finite is null, since JSON has no word for it; a table is its strings."""
-    return json.dumps(_plain(content), indent=2, allow_nan=False)
+    numbers = json.loads(json.dumps(content, default=_plain), parse_constant=lambda _: None)
+    return json.dumps(numbers, indent=2, allow_nan=False)
 
 
-def _plain(content: object) -> object:
-    from repairability.tables import Table
-
-    if isinstance(content, float) and not math.isfinite(content):
-        return None
-    if isinstance(content, Table):
-        return _plain(vars(content))
-    if isinstance(content, Path):
-        return str(content)
-    if isinstance(content, Mapping):
-        return {key: _plain(part) for key, part in content.items()}
-    return [_plain(part) for part in content] if isinstance(content, (list, tuple)) else content
+def _plain(value: Any) -> Any:
+    if isinstance(value, Table):
+        return vars(value)
+    return dict(value) if isinstance(value, Mapping) else os.fspath(value)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from typer import Option
 
 import repairability as rp
 from repairability.cli import options
-from repairability.cli.output import show
+from repairability.cli.output import Answer
 from repairability.errors import InputError
-
-if TYPE_CHECKING:
-    from repairability.tables import Table
+from repairability.tables import Table
 
 DEFAULT, SECONDS = {"rule": "rr", "score": "magnitude", "repair": "cr+bn"}, 600.0
 """What `rp.prune` and `rp.prune_best` do by themselves; a test compares them. Unsaid, they do not contradict --best."""
@@ -50,10 +48,9 @@ def verb(
     count: int = options.COUNT,
     seed: int = options.SEED,
     evaluate: int = Option(0, metavar="N", help="Compare with the dense network on N labeled test images."),
-    as_json: bool = options.AS_JSON,
     dry_run: bool = Option(False, "--dry-run", help="Show what would be done; measure and write nothing."),
     out: Path | None = Option(None, metavar="FILE", help="Where to write the pruned model (safetensors)."),
-) -> None:
+) -> Answer:
     """Prune MODEL to a sparsity and repair it with unlabeled training images; write the result as a checkpoint.
 
     --rule auto tries several rules and keeps the network nearest to the dense one (mean KL) on unlabeled images held
@@ -63,25 +60,27 @@ def verb(
 
     Example: repairability prune digits --weights trained --data digits -s 0.95 --best --seconds 60
     """
-    from repairability.allocation import check_sparsity
+    from repairability.allocation import check_sparsity, target_count
     from repairability.calibration import HELD_OUT
+    from repairability.pruning import BEST
 
     check_sparsity(sparsity)
     said = {"--rule": rule, "--option": option, "--score": score, "--repair": repair, "--curves": curves}
     limit = _seconds(best, [name for name, value in said.items() if value], seconds)
     given = {"rule": rule, "score": score, "repair": repair}
     way: dict[str, Any] = DEFAULT | {name: value for name, value in given.items() if value}
+    recipes = BEST if best else _recipes(**way, pairs=option)
     settings = {"observe": observe, "conditioned_on": conditioned_on, "count": count, **choice.settings()}
     config = rp.PruneConfig(options=options.rule_options(option), **settings)
-    recipes = _recipes(best, **way, given=config.options)
     diagnosis = options.read_diagnosis(curves)
     model = network.build(seed, machine.ready())
     held_out = HELD_OUT if len(recipes) > 1 else 0
     if dry_run:
-        plan = _plan(network.model, choice.of(model), sparsity, recipes, curves)
-        plan |= {"data": source.data, "seed": seed, "count": count, "held_out": held_out, "seconds": limit, "out": out}
-        show(as_json, plan, _plan_table(plan))
-        return
+        layers = choice.of(model)
+        pruned = target_count(layers.totals.values(), sparsity)
+        plan = {"model": network.model, "sparsity": sparsity, "layers": len(layers), "n_all": layers.n_all}
+        plan |= {"prunable": layers.total, "pruned": pruned, "data": source.data, "seed": seed, "count": count}
+        return _plan({**plan, "held_out": held_out, "seconds": limit, "out": out}, recipes, curves)
     data = source.read()
     if evaluate:
         options.check_classes(model, data, network.model)
@@ -99,9 +98,8 @@ def verb(
         for name, x in metrics.items()
     ]
     evaluation = {"evaluation": {name: x.to_dict() for name, x in metrics.items()}} if metrics else {}
-    content = {**result.to_dict(), **evaluation, "out": out}
-    tables = [result.trials_table()] if result.trials else []
-    show(as_json, content, *tables, result.table(), line="\n".join([*lines, *([f"wrote {out}"] if out else [])]))
+    tables = [*([result.trials_table()] if result.trials else []), result.table()]
+    return Answer({**result.to_dict(), **evaluation, "out": out}, [*tables, *lines, *([f"wrote {out}"] if out else [])])
 
 
 def _seconds(best: bool, said: Sequence[str], seconds: float | None) -> float | None:
@@ -116,47 +114,34 @@ def _seconds(best: bool, said: Sequence[str], seconds: float | None) -> float | 
     return (seconds or SECONDS) if best else None
 
 
-def _recipes(best: bool, rule: str, score: str, repair: str, given: Mapping[str, Any]) -> Sequence[rp.Recipe]:
-    """What is tried. A name nobody knows, and an option that no rule takes, are refused before the network is built."""
-    from repairability.pruning import AUTO, BEST
+def _recipes(rule: str, score: str, repair: str, pairs: list[str] | None) -> Sequence[rp.Recipe]:
+    """What is tried. A name nobody knows is refused before the network is built."""
+    from repairability.pruning import AUTO
     from repairability.pruning.choose import TRIED_RULES
     from repairability.repairs import get_repair
-    from repairability.rules import get_rule, own_options
     from repairability.scores import get_score
 
-    if best:
-        return BEST
     get_score(score)
     get_repair(repair)
-    rules = TRIED_RULES if rule == AUTO else (rule,)
-    recipes = [rp.Recipe(name, score, repair, own_options(name, rules, given)) for name in rules]
-    for recipe in recipes:
-        get_rule(recipe.rule).check(recipe.options)
-    return recipes
+    own = options.by_rule(TRIED_RULES if rule == AUTO else (rule,), pairs)
+    return [rp.Recipe(name, score, repair, taken) for name, taken in own.items()]
 
 
-def _plan(model: str, layers: rp.Layers, sparsity: float, recipes: Sequence[rp.Recipe], curves: Path | None) -> Any:
+def _plan(plan: dict[str, Any], recipes: Sequence[rp.Recipe], curves: Path | None) -> Answer:
     """What would be done, for --dry-run."""
-    from repairability.allocation import target_count
     from repairability.rules import get_rule
 
-    measured = str(curves or "measured now, in one pass")
-    ways = [{**vars(x), "curves": measured if get_rule(x.rule).works_on_curves(x.options) else None} for x in recipes]
-    pruned = target_count(layers.totals.values(), sparsity)
-    amounts = {"layers": len(layers), "n_all": layers.n_all, "prunable": layers.total, "pruned": pruned}
-    return {"model": model, "sparsity": sparsity, **amounts, "recipes": ways}
-
-
-def _plan_table(plan: Mapping[str, Any]) -> Table:
-    from repairability.tables import Table
-
-    rows: list[tuple[str, str]] = []
-    for name, value in plan.items():
-        if name == "recipes":
-            for number, way in enumerate(value, 1):
-                rule = " ".join([way["rule"], *(f"{option}={given}" for option, given in way["options"].items())])
-                rule += f" (curves: {way['curves']})" if way["curves"] else ""
-                rows.append((f"recipe {number}", f"{rule}, {way['score']}, {way['repair']}"))
-        elif value is not None:
-            rows.append((LABELS.get(name, name), f"{value:,}" if isinstance(value, int) else str(value)))
-    return Table(("dry run", ""), rows)
+    rows = [
+        (LABELS.get(name, name), f"{value:,}" if isinstance(value, int) else str(value))
+        for name, value in plan.items()
+        if value is not None
+    ]
+    ways = []
+    for number, recipe in enumerate(recipes, 1):
+        measured = get_rule(recipe.rule).works_on_curves(recipe.options)
+        way = {**vars(recipe), "curves": str(curves or "measured now, in one pass") if measured else None}
+        rule = " ".join([way["rule"], *(f"{option}={given}" for option, given in way["options"].items())])
+        rule += f" (curves: {way['curves']})" if measured else ""
+        rows.append((f"recipe {number}", f"{rule}, {way['score']}, {way['repair']}"))
+        ways.append(way)
+    return Answer({**plan, "recipes": ways}, [Table(("dry run", ""), rows)])

@@ -6,17 +6,15 @@ from pathlib import Path
 
 from typer import Argument, Option
 
-from repairability.cli.options import AS_JSON, STORE
-from repairability.cli.output import note, show
-from repairability.cli.stores import read_studies
+from repairability.cli.options import STORE
+from repairability.cli.output import Answer, note
 
 
 def verb(
     documents: list[Path] = Argument(..., metavar="DOCUMENT...", help="Markdown files with marks."),
     store: Path = STORE,
     check: bool = Option(False, "--check", help="Write nothing; exit 1 and name what is out of date."),
-    as_json: bool = AS_JSON,
-) -> None:
+) -> Answer:
     """Make the tables and figures of documents anew from a store.
 
     A table stands between the lines <!-- study NAME --> and <!-- end -->, a figure where the document links to it.
@@ -24,12 +22,12 @@ def verb(
 
     Example: repairability renew README.md --store reproduction/results --check
     """
+    from repairability.experiments.archive import read_studies
     from repairability.report.documents import Studies, renew
     from repairability.report.files import write_file
 
     studies, problems = read_studies(store)
-    for problem in problems:
-        note(problem)
+    note(*problems)
     sections = Studies(studies)
     renewals = [renewal for document in documents for renewal in renew(document, sections)]
     outdated = {str(renewal.path): list(renewal.outdated) for renewal in renewals if renewal.outdated}
@@ -39,6 +37,4 @@ def verb(
     paths = [str(renewal.path) for renewal in renewals]
     state = "out of date" if check else "renewed"
     lines = [f"{state} in {x}: {', '.join(outdated[x])}" if x in outdated else f"{x} is up to date" for x in paths]
-    show(as_json, {"checked": paths, "outdated": outdated}, line="\n".join(lines))
-    if check and outdated:
-        raise SystemExit(1)
+    return Answer({"checked": paths, "outdated": outdated}, lines, code=int(check and bool(outdated)))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from typer import Argument, Option
 
-import repairability as rp
 from repairability._files import read_text
 from repairability.cli import options
-from repairability.cli.output import note, show, show_written
-from repairability.cli.stores import read_studies
+from repairability.cli.output import Answer, note, written
 from repairability.errors import InputError
+from repairability.tables import Table
 
 if TYPE_CHECKING:
-    from repairability.cli.stores import StudyRecords
     from repairability.report import ReportData
 
 
@@ -29,8 +26,7 @@ def verb(
     ),
     out: Path | None = Option(None, help="The HTML page (default report.html), or a folder for the other formats."),
     formats: str = Option("html", "--format", metavar="FORMATS", help=f"With commas between: {options.FORMATS}."),
-    as_json: bool = options.AS_JSON,
-) -> None:
+) -> Answer:
     """Turn a record, or a store of runs, into one self-contained HTML page, and into tables and figures for papers.
 
     Example: repairability report demo/demo.json --out report.html --format html,md,latex,png
@@ -39,47 +35,35 @@ def verb(
 
     Example: repairability report --store runs --study digits
     """
+    from repairability.experiments.archive import read_studies
     from repairability.report import write_report
-    from repairability.report.store import write_store_report
+    from repairability.report.documents import Studies
+    from repairability.report.store import counts, write_store_report
 
     page, wanted = out or Path("report.html"), [name.strip() for name in formats.split(",")]
     if file and not store and not study:
-        show_written(as_json, write_report(_record(file), page, wanted))
-    elif store and not file:
-        studies, problems = read_studies(store, study or ())
-        if not study or out:
-            show_written(as_json, write_store_report(studies, problems, page, wanted))
-            return
-        for problem in problems:
-            note(problem)
-        _show_tables(studies, as_json)
-    else:
+        return written(write_report(_record(file), page, wanted))
+    if file or not store:
         raise InputError("report takes either a FILE or --store DIR, and --study only with a store")
-
-
-def _show_tables(studies: Sequence[StudyRecords], as_json: bool) -> None:
-    from repairability.report.documents import Studies
-    from repairability.report.store import counts
-
-    sections, content = Studies(studies), []
+    studies, problems = read_studies(store, study or ())
+    if not study or out:
+        return written(write_store_report(studies, problems, page, wanted))
+    note(*problems)
+    sections, content, parts = Studies(studies), [], list[Table | str]()
     for entry, records in studies:
         tables, runs = sections.tables(entry.name), counts(entry, records)
         content.append({"study": entry.name, "title": entry.title, "runs": runs, "tables": tables})
-        if not as_json:
-            show(False, None, *tables, line=f"\n{entry.name}: {runs}")
-    if as_json:
-        show(True, {"studies": content})
+        parts += [*tables, f"\n{entry.name}: {runs}"]
+    return Answer({"studies": content}, parts)
 
 
 def _record(file: Path) -> ReportData:
+    """What a file holds: a record, or a diagnosis alone."""
     from repairability.report import ReportData
 
     text = read_text(file)
     try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{file} is not JSON: {error}") from error
-    if isinstance(content, dict) and "title" not in content and "rr" in content:
-        diagnosis = rp.Diagnosis.from_json(text)
-        return ReportData(title="Diagnosis", model=file.stem, data=f"{diagnosis.images} images", diagnosis=diagnosis)
-    return ReportData.from_json(text)
+        record = ReportData.from_json(text)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
+    return replace(record, model=record.model or file.stem)

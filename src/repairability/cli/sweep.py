@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from typer import Argument, Option
 
 from repairability.cli import options
-from repairability.cli.output import note, notices, show
-from repairability.errors import InputError, unknown
+from repairability.cli.output import Answer, notices
+from repairability.errors import InputError
+from repairability.naming import named
 from repairability.progress import live
+from repairability.tables import Table, percent
 
 if TYPE_CHECKING:
-    from repairability.experiments import Executor, Job, Record, Store, Study
+    from repairability.experiments import Executor, Job, Progress, Record, Store, Study
 
 
 @dataclass(frozen=True)
@@ -30,16 +32,12 @@ class Execution:
     device: str = options.DEVICE
 
     def build(self) -> Executor:
-        from repairability.experiments import EXECUTORS, InProcess, Processes, RayCluster
+        from repairability.experiments import EXECUTORS
 
-        if self.executor not in EXECUTORS:
-            raise unknown("executor", self.executor, EXECUTORS)
         if self.workers < 1 or self.retries < 0:
             numbers = f"{self.workers} and {self.retries}"
             raise InputError(f"--workers must be at least 1 and --retries at least 0, not {numbers}")
-        if self.executor == "ray":
-            return RayCluster(self.address, self.gpus, self.retries)
-        return Processes(self.workers, self.retries + 1) if self.executor == "processes" else InProcess()
+        return named("executor", self.executor, EXECUTORS)(**vars(self))
 
 
 def verb(
@@ -54,8 +52,7 @@ def verb(
     retry_failed: bool = Option(False, "--retry-failed", help="Run again what failed before."),
     smoke: bool = Option(False, "--smoke", help="In seconds: random weights, 64 images; its figures mean nothing."),
     dry_run: bool = Option(False, "--dry-run", help="Show the cells and their state; run none."),
-    as_json: bool = options.AS_JSON,
-) -> None:
+) -> Answer:
     """Run every cell of a study that has no record yet, then print its section of the report.
 
     A second call resumes where the first stopped, however it stopped; several calls may share one store and divide the
@@ -65,7 +62,7 @@ def verb(
     Example: repairability sweep reproduction/studies/digits.toml --store runs
     """
     from repairability import experiments
-    from repairability.experiments.archive import archived_records, copy_known
+    from repairability.experiments.archive import copy_known, read_archive
     from repairability.report.sections import get_section, study_section
 
     where, executor = experiments.Files(files or (), root), execution.build()
@@ -78,48 +75,33 @@ def verb(
         get_section(section)  # a name nobody knows is said before the runs, not after them
     part = experiments.only(study, only) if only else study
     records = experiments.Store(store)
-    archived = {} if known is None else archived_records(known)
+    archived = {} if known is None else read_archive(known)[1]
     with notices.status("looking at weights and data"):
-        jobs = [where.job(spec, store, execution.device) for spec in _by_network(part)]
+        jobs = where.jobs(part.specs, store, execution.device)
     if dry_run:
-        _show_plan(part, jobs, records, archived, as_json)
-        return
+        return _plan(part, jobs, records, archived)
     copied = copy_known(archived, records, [job.run_id for job in jobs])
     settings: dict[str, Any] = {"retry_failed": retry_failed, "limit": limit, "part": part is not study}
     with live(study.title) as update:
-        progress = experiments.sweep(
-            part,
-            jobs,
-            records,
-            executor=executor,
-            watch=lambda now: update(now.total - now.left, now.total, f"failed {now.failed}, running {now.running}"),
-            **settings,
-        )
+
+        def watch(now: Progress) -> None:
+            update(now.total - now.left, now.total, f"failed {now.failed}, running {now.running}")
+
+        progress = experiments.sweep(part, jobs, records, executor=executor, watch=watch, **settings)
     finished, problems = records.read_all(records.members(study.name))
     tables = study_section(study.sections, finished, smoke=study.smoke).tables
     problems = [*progress.problems, *problems]
     counts = {name: getattr(progress, name) for name in ("total", "known", "done", "elsewhere", "failed", "left")}
-    about = {"study": study.name, "store": str(store), **counts, "copied": copied, "problems": problems}
+    about = {"study": study.name, "store": store, **counts, "copied": copied, "problems": problems, "tables": tables}
     from_archive = f" ({copied} copied from {known})" if copied else ""
     line = (
         f"\n{study.name}: {progress.total} runs, {progress.known} known{from_archive}, {progress.done} done now, "
         f"{progress.elsewhere} done elsewhere, {progress.failed} failed, {progress.left} left; records in {store}"
     )
-    show(as_json, {**about, "tables": tables}, *tables, line=line)
-    for problem in [] if as_json else problems:
-        note(problem)
-    if progress.failed:
-        raise SystemExit(1)
+    return Answer(about, [*tables, line], problems, code=int(progress.failed > 0))
 
 
-def _by_network(study: Study) -> list[Any]:
-    """Cells that share a network and images come together, so that each is loaded once."""
-    return sorted(study.specs, key=lambda s: (s.model, s.weights or "", s.data, s.image_size or 0, s.seed, s.count))
-
-
-def _show_plan(study: Study, jobs: list[Job], store: Store, archived: dict[str, Record], as_json: bool) -> None:
-    from repairability.tables import Table, percent
-
+def _plan(study: Study, jobs: list[Job], store: Store, archived: dict[str, Record]) -> Answer:
     known = {run_id: f"{record.status}, archived" for run_id, record in archived.items()}
     known |= {record.run_id: record.status for record in store.read_all([job.run_id for job in jobs])[0]}
     shown = ("model", "data", "task", "rule", "repair", "sparsity", "seed", "count")
@@ -130,4 +112,4 @@ def _show_plan(study: Study, jobs: list[Job], store: Store, archived: dict[str, 
     rows = [[percent(value) if name == "sparsity" else str(value) for name, value in cell.items()] for cell in cells]
     to_run = sum(cell["status"] == "to run" for cell in cells)
     table = Table(("run_id", "status", *shown), rows, study.title, f"{len(cells)} cells, {to_run} to run")
-    show(as_json, {"study": study.name, "cells": cells}, table)
+    return Answer({"study": study.name, "cells": cells}, [table])

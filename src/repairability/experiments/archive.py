@@ -8,7 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,23 @@ from repairability.errors import InputError
 from repairability.experiments.spec import plain, read_as
 from repairability.experiments.store import Record, Store
 from repairability.experiments.study import StudyEntry
+from repairability.naming import named
 
 RUNS = "runs.jsonl.gz"
 DIGITS = 6
 """Figures of an archive have so many significant digits; a record has them all."""
+
+StudyRecords = tuple[StudyEntry, Sequence[Record]]
 
 
 def write_archive(store: Store, folder: Path) -> list[Path]:
     """Every study of the store and every run, failed ones and those of no study included: nothing is left out but smoke
     studies, whose figures mean nothing, and the names of hosts.
     """
+    if is_archive(store.folder):
+        raise InputError(f"{store.folder} is an archive already; archive takes a store")
+    if not store.folder.is_dir():
+        raise InputError(f"there is no store at {store.folder}")
     entries = store.studies()
     studies = [entry for entry in entries if not entry.smoke]
     wanted = {run_id for entry in studies for run_id in entry.run_ids}
@@ -48,15 +55,33 @@ def is_archive(folder: Path) -> bool:
     return (folder / RUNS).is_file()
 
 
-def read_archive(folder: Path) -> list[tuple[StudyEntry, list[Record]]]:
-    """The studies of an archive with their records."""
-    studies, records = _read(folder)
-    return [(entry, [records[run_id] for run_id in entry.run_ids if run_id in records]) for entry in studies]
+def read_archive(folder: Path) -> tuple[list[StudyEntry], dict[str, Record]]:
+    """The studies of an archive; and every run by its id, with `DIGITS` digits and without the host's name."""
+    if not is_archive(folder):
+        raise InputError(f"{folder} is no archive: it has no {RUNS}")
+    try:
+        lines = [json.loads(line) for line in gzip.decompress((folder / RUNS).read_bytes()).splitlines()]
+        studies = [read_as(StudyEntry, line["study"]) for line in lines if "study" in line]
+        records = [read_as(Record, line["record"]) for line in lines if "study" not in line]
+        if not records:
+            raise ValueError("it holds no run")
+    except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{folder / RUNS} is damaged: {error}") from error
+    return studies, {record.run_id: record for record in records}
 
 
-def archived_records(folder: Path) -> dict[str, Record]:
-    """Every run of an archive by its id, with `DIGITS` digits and without the host's name."""
-    return _read(folder)[1]
+def read_studies(folder: Path, chosen: Sequence[str] = ()) -> tuple[list[StudyRecords], list[str]]:
+    """The studies of a store or an archive, or those that are chosen; and what is wrong with damaged records."""
+    problems: list[str] = []
+    if is_archive(folder):
+        entries, records = read_archive(folder)
+    elif folder.is_dir():
+        entries, (whole, problems) = Store(folder).studies(), Store(folder).read_all()
+        records = {record.run_id: record for record in whole}
+    else:
+        raise InputError(f"there is no store at {folder}")
+    studies = {x.name: (x, [records[run_id] for run_id in x.run_ids if run_id in records]) for x in entries}
+    return [named("study", name, studies) for name in dict.fromkeys(chosen or studies)], problems
 
 
 def copy_known(records: Mapping[str, Record], store: Store, run_ids: Iterable[str]) -> int:
@@ -69,26 +94,5 @@ def copy_known(records: Mapping[str, Record], store: Store, run_ids: Iterable[st
 
 def _archived(record: Record) -> Any:
     provenance = {name: value for name, value in record.provenance.items() if name != "host"}
-    return _rounded({**record.content(), "provenance": provenance})
-
-
-def _rounded(value: object) -> object:
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
-    if isinstance(value, Mapping):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _read(folder: Path) -> tuple[list[StudyEntry], dict[str, Record]]:
-    if not is_archive(folder):
-        raise InputError(f"{folder} is no archive: it has no {RUNS}")
-    try:
-        lines = [json.loads(line) for line in gzip.decompress((folder / RUNS).read_bytes()).splitlines()]
-        studies = [read_as(StudyEntry, line["study"]) for line in lines if "study" in line]
-        records = [read_as(Record, line["record"]) for line in lines if "study" not in line]
-        if not records:
-            raise ValueError("it holds no run")
-    except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{folder / RUNS} is damaged: {error}") from error
-    return studies, {record.run_id: record for record in records}
+    text = json.dumps({**record.content(), "provenance": provenance})
+    return json.loads(text, parse_float=lambda figure: float(f"{float(figure):.{DIGITS}g}"))

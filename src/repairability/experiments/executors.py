@@ -157,4 +157,9 @@ class RayCluster:
 
 
 Executor = InProcess | Processes | RayCluster
-EXECUTORS = ("local", "processes", "ray")
+EXECUTORS: dict[str, Callable[..., Executor]] = {
+    "local": lambda **_: InProcess(),
+    "processes": lambda workers, retries, **_: Processes(workers, retries + 1),
+    "ray": lambda address, gpus, retries, **_: RayCluster(address, gpus, retries),
+}
+"""Each takes what it needs of workers, address, gpus and retries."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from repairability.data import load_data
 from repairability.errors import InputError
-from repairability.experiments.spec import Job, RunSpec
+from repairability.experiments.spec import Job, RunSpec, read_as
 from repairability.models.weights import PRETRAINED
 from repairability.training import TRAINED
 
@@ -22,6 +22,11 @@ class Files:
     folders: Sequence[Path] = ()
     root: Path = Path("data")
 
+    def jobs(self, specs: Iterable[RunSpec], store: Path, device: str = "cpu") -> list[Job]:
+        """The runs; those that share a network and images come together, so that each is loaded once."""
+        order = sorted(specs, key=lambda s: (s.model, s.weights or "", s.data, s.image_size or 0, s.seed, s.count))
+        return [self.job(spec, store, device) for spec in order]
+
     def job(self, spec: RunSpec, store: Path | None, device: str = "cpu") -> Job:
         """The run with its files found and its id known."""
         weights, data = self.weights(spec.weights), self.data(spec.data)
@@ -30,15 +35,9 @@ class Files:
         contents = {"data": f"{called}:{_fingerprint(data, str(self.root), spec.image_size)}"}
         if weights is not None and weights not in (PRETRAINED, TRAINED):
             contents["weights"] = _file_hash(weights)
-        return Job(
-            run_id=spec.run_id(contents),
-            spec=spec,
-            weights=weights,
-            data=data,
-            root=str(self.root.absolute()),
-            store=None if store is None else str(store.absolute()),
-            device=device,
-        )
+        root, folder = str(self.root.absolute()), None if store is None else str(store.absolute())
+        places = {"weights": weights, "data": data, "root": root, "store": folder, "device": device}
+        return read_as(Job, {"run_id": spec.run_id(contents), "spec": spec, **places})
 
     def weights(self, name: str | None) -> str | None:
         """The file of a state dict; the words that mean weights stay as they are."""
@@ -49,17 +48,15 @@ class Files:
         prefix, colon, path = name.partition(":")
         if prefix in ("npz", "folder") and colon:
             return f"{prefix}:{self._find(path, 'data')}"
-        for folder in self.folders:
-            if (folder / f"{name}.npz").is_file():
-                return f"npz:{(folder / f'{name}.npz').absolute()}"
-        return name
+        files = [file for folder in self.folders if (file := folder / f"{name}.npz").is_file()]
+        return f"npz:{files[0].absolute()}" if files else name
 
     def _find(self, name: str, what: str) -> Path:
-        places = [Path(name), *(folder / name for folder in self.folders)]
-        for place in places:
-            if place.exists():
-                return place.absolute()
-        looked = ", ".join(str(folder) for folder in (Path(), *self.folders))
+        folders = (Path(), *self.folders)
+        for folder in folders:
+            if (folder / name).exists():
+                return (folder / name).absolute()
+        looked = ", ".join(map(str, folders))
         raise InputError(f"no {what} {name!r} in {looked}; say where it lies with --files FOLDER")
 
 

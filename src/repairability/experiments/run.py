@@ -15,60 +15,49 @@ from torch import Tensor, nn
 
 from repairability._torch import threads
 from repairability.allocation import Allocation
-from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, HELD_OUT
 from repairability.data import Data
 from repairability.detect import find_transition
 from repairability.evaluation import agreement_of_logits, logits_of
-from repairability.experiments.shared import BATCH, Shared, Stages, calibration_images
+from repairability.experiments.shared import BATCH, Shared
 from repairability.experiments.spec import Job, read_as
 from repairability.experiments.store import Record
-from repairability.provenance import forget_peak_memory, peak_memory, provenance
+from repairability.provenance import forget_peak_memory, peak_memory, provenance, timed
 from repairability.pruning import Recipe, measurement_for, prune
 from repairability.transition import objective
 
 
 def run_job(content: dict[str, Any]) -> dict[str, Any]:
     """Run one job; an error of any kind becomes a failed record."""
-    job, stages = read_as(Job, content), Stages()
+    job = read_as(Job, content)
+    shared = Shared(job)
     forget_peak_memory()
     status, result, error = "done", {}, ""
     try:
         with threads(job.spec.threads), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of BatchNorm cycling and the like; the record says what was done
-            result = _TASKS[job.spec.task](job, stages)
+            result = _TASKS[job.spec.task](shared)
     except Exception as problem:
         status, error = "failed", f"{type(problem).__name__}: {problem}\n{traceback.format_exc(limit=-3)}"
     about = {**provenance(), "host": socket.gethostname(), "threads": job.spec.threads}
-    about |= {"seconds": stages.seconds, "peak_memory_mb": peak_memory()}
+    about |= {"seconds": {stage: round(seconds, 4) for stage, seconds in shared.seconds.items()}}
+    about |= {"peak_memory_mb": peak_memory()}
     return Record(job.run_id, job.spec, status, result, error, about).to_dict()
 
 
-def _prune(job: Job, stages: Stages) -> dict[str, Any]:
-    spec, shared = job.spec, Shared(job, stages)
-    result = prune(
-        shared.model,
-        shared.calibration,
-        sparsity=spec.sparsity,
-        rule=spec.rule,
-        score=spec.score,
-        repair=spec.repair,
-        curves=shared.diagnosis(),
-        config=spec.config,
-    )
-    for stage, seconds in result.timings.items():
-        stages.seconds[stage] = round(seconds, 4)
+def _prune(shared: Shared) -> dict[str, Any]:
+    spec, curves = shared.spec, shared.diagnosis()
+    way: dict[str, Any] = {"rule": spec.rule, "score": spec.score, "repair": spec.repair, "config": spec.config}
+    result = prune(shared.model, shared.calibration, sparsity=spec.sparsity, curves=curves, **way)
+    shared.seconds.update(result.timings)
     metrics, plan = shared.metrics(result.model), result.allocation
-    with stages("objective"):
+    with timed(shared.seconds, "objective"):
         value = _objective(shared, plan) if spec.objective else None
-    with stages("agreement"):
+    with timed(shared.seconds, "agreement"):
         similar = _agreement(shared, result.model) if spec.held_out else None
     return {
         "achieved": plan.sparsity,
         "global_sparsity": plan.global_sparsity,
-        "top1": metrics.top1,
-        "top5": metrics.top5,
-        "loss": metrics.loss,
-        "n": metrics.n,
+        **{name: getattr(metrics, name) for name in ("top1", "top5", "loss", "n")},
         **shared.dense(),
         "objective": value,
         "agreement": similar,
@@ -83,7 +72,7 @@ def _prune(job: Job, stages: Stages) -> dict[str, Any]:
 
 def _objective(shared: Shared, plan: Allocation) -> float:
     """J, strict: rr measured at the allocation's own sparsities, conditioned on CR+BN."""
-    config = replace(shared.job.spec.config, grid={layer: [s] for layer, s in plan.items()})
+    config = replace(shared.spec.config, grid={layer: [s] for layer, s in plan.items()})
     wanted = measurement_for(Recipe("rr"), [plan.sparsity], config)
     assert wanted is not None, "rr works on curves"
     return objective(wanted.diagnose(shared.model, shared.calibration, shared.layers).rr, plan)
@@ -91,7 +80,7 @@ def _objective(shared: Shared, plan: Allocation) -> float:
 
 def _agreement(shared: Shared, model: nn.Module) -> dict[str, Any]:
     """With the dense network, on unlabeled training images after those of the calibration."""
-    spec, used = shared.job.spec, len(shared.calibration)
+    spec, used = shared.spec, len(shared.calibration)
     batches, theirs = _held_out(shared.model, shared.data, used, spec.held_out, spec.seed)
     return agreement_of_logits(zip(theirs, logits_of(shared.finished(model), batches), strict=True)).to_dict()
 
@@ -104,21 +93,12 @@ def _held_out(model: nn.Module, data: Data, used: int, count: int, seed: int) ->
     return batches, logits_of(model, batches)
 
 
-def _detect(job: Job, stages: Stages) -> dict[str, Any]:
-    spec, shared = job.spec, Shared(job, stages)
-    most = spec.count + BN_BATCHES * BN_BATCH_SIZE + (HELD_OUT if spec.method == "agreement" else 0)
-    images = calibration_images(shared.data, spec.seed, spec.count, most)
-    model = shared.model  # loaded before the clock of the search starts
-    with stages("detect"):
-        transition = find_transition(
-            model,
-            images,
-            sparsities=spec.sweep,
-            method=spec.method,
-            null=spec.null,
-            config=spec.config,
-        )
+def _detect(shared: Shared) -> dict[str, Any]:
+    spec, model, images = shared.spec, shared.model, shared.calibration  # loaded before the clock of the search starts
+    with timed(shared.seconds, "detect"):
+        asked: dict[str, Any] = {"sparsities": spec.sweep, "method": spec.method, "null": spec.null}
+        transition = find_transition(model, images, config=spec.config, **asked)
     return {"transition": transition.to_dict(), "fingerprint": images.fingerprint}
 
 
-_TASKS: dict[str, Callable[[Job, Stages], dict[str, Any]]] = {"prune": _prune, "detect": _detect}
+_TASKS: dict[str, Callable[[Shared], dict[str, Any]]] = {"prune": _prune, "detect": _detect}

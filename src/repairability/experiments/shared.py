@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import torch
@@ -21,11 +19,12 @@ from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, HELD_OUT, Calib
 from repairability.data import Data, load_data
 from repairability.diagnostics import Diagnosis
 from repairability.evaluation import Metrics, evaluate
-from repairability.experiments.spec import FIT_VERSION, Job
+from repairability.experiments.spec import FIT_VERSION, Job, RunSpec
 from repairability.experiments.store import Store
 from repairability.models import create_model
 from repairability.network.folding import for_inference
 from repairability.network.layers import Layers, prunable_layers
+from repairability.provenance import timed
 from repairability.pruning import AUTO, measurement_for
 from repairability.repairs import recalibrated
 from repairability.training import TRAINED, digits_network
@@ -36,19 +35,6 @@ _KEPT = 2**30
 
 _data = lru_cache(maxsize=2)(load_data)
 _digest = lru_cache(maxsize=2)(state_digest)
-
-
-@dataclass
-class Stages:
-    """Seconds per stage."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - start, 4)
 
 
 @lru_cache(maxsize=2)
@@ -74,7 +60,7 @@ def _test_batches(data: Data, limit: int | None) -> list[tuple[Tensor, Tensor]] 
 
 @lru_cache(maxsize=2)
 def calibration_images(data: Data, seed: int, count: int, most: int) -> CalibrationSet:
-    return CalibrationSet(data.unlabeled(min(most, len(data.train)), seed), count=count)
+    return CalibrationSet(data.unlabeled(most, seed), count=count)
 
 
 def pack_diagnosis(diagnosis: Diagnosis) -> bytes:
@@ -100,12 +86,16 @@ def key_of(*parts: Any) -> str:
 
 @dataclass(frozen=True)
 class Shared:
-    """Network, images and diagnosis of a job: from memory, from the store's cache, or made now."""
+    """Network, images and diagnosis of a job: from memory, the store's cache, or made now; and seconds by stage."""
 
     job: Job
-    stages: Stages
+    seconds: dict[str, float] = field(default_factory=dict)
 
-    @property
+    @cached_property
+    def spec(self) -> RunSpec:
+        return self.job.spec
+
+    @cached_property
     def store(self) -> Store | None:
         return None if self.job.store is None else Store(self.job.store)
 
@@ -114,14 +104,14 @@ class Shared:
 
     @cached_property
     def data(self) -> Data:
-        with self.stages("load"):
-            return _data(self.job.data, root=self.job.root, image_size=self.job.spec.image_size)
+        with timed(self.seconds, "load"):
+            return _data(self.job.data, root=self.job.root, image_size=self.spec.image_size)
 
     @cached_property
     def model(self) -> nn.Module:
-        job, spec = self.job, self.job.spec
+        job, spec = self.job, self.spec
         seed = spec.seed if job.weights is None else 0
-        with self.stages("load"):
+        with timed(self.seconds, "load"):
             return _network(spec.model, job.weights, spec.num_classes, seed, job.data, job.root, job.device)
 
     @cached_property
@@ -130,18 +120,18 @@ class Shared:
 
     @cached_property
     def calibration(self) -> CalibrationSet:
-        spec = self.job.spec
-        with self.stages("load"):
-            left = max(spec.count, len(self.data.train) - spec.held_out)  # a small data set must do for both
-            judging = HELD_OUT if spec.rule == AUTO else 0
-            most = min(spec.count + BN_BATCHES * BN_BATCH_SIZE + judging, left)
-            return calibration_images(self.data, spec.seed, spec.count, most)
+        spec, train = self.spec, len(self.data.train)
+        judging = {"prune": spec.rule == AUTO, "detect": spec.method == "agreement"}[spec.task]
+        most = spec.count + BN_BATCHES * BN_BATCH_SIZE + (HELD_OUT if judging else 0)
+        left = max(spec.count, train - spec.held_out)  # a small data set must do for both
+        with timed(self.seconds, "load"):
+            return calibration_images(self.data, spec.seed, spec.count, min(most, left, train))
 
     def diagnosis(self) -> Diagnosis | None:
         """The curves that the spec's recipe needs, with the dense statistics; None where its rule works on none, or
         where it is chosen among rules that measure for themselves.
         """
-        spec = self.job.spec
+        spec = self.spec
         wanted = None if spec.rule == AUTO else measurement_for(spec.recipe, [spec.sparsity], spec.config)
         if wanted is None:
             return None
@@ -149,37 +139,33 @@ class Shared:
         def measure() -> bytes:
             return pack_diagnosis(wanted.diagnose(self.model, self.calibration, self.layers))
 
-        with self.stages("diagnose"):
+        with timed(self.seconds, "diagnose"):
             version = [FIT_VERSION] if wanted.repair.fit is not None else []
             key = key_of(_digest(self.model), self.calibration.fingerprint, wanted.key, spec.threads, *version)
             return unpack_diagnosis(self.cached("curves", key, measure))
 
     def metrics(self, model: nn.Module, stage: str = "evaluate") -> Metrics:
-        with self.stages("load"):
-            batches = _test_batches(self.data, self.job.spec.test_images)
-        with self.stages(stage):
-            return evaluate(self.finished(model), batches or self.data.test.batches(BATCH, self.job.spec.test_images))
+        with timed(self.seconds, "load"):
+            batches = _test_batches(self.data, self.spec.test_images)
+        with timed(self.seconds, stage):
+            return evaluate(self.finished(model), batches or self.data.test.batches(BATCH, self.spec.test_images))
 
     def finished(self, model: nn.Module) -> nn.Module:
         """A copy for evaluation alone: as fast as it goes, in the spec's precision. Repairs are always in full."""
         first = self.data.test.images(range(min(8, len(self.data.test))))
-        return for_inference(model, first).to(getattr(torch, self.job.spec.precision))
+        return for_inference(model, first).to(getattr(torch, self.spec.precision))
 
     def dense(self) -> dict[str, float]:
         """Test accuracy of the dense network, as it is and with BatchNorm recalibrated on this draw of images."""
-
-        def as_it_is() -> bytes:
-            return json.dumps(self.metrics(self.model, "dense").top1).encode()
-
-        def after_bn() -> bytes:
-            with self.stages("dense"):
-                copy = recalibrated(self.model, self.calibration)
-            return json.dumps(self.metrics(copy, "dense").top1).encode()
-
-        spec = self.job.spec
+        spec, draw = self.spec, self.calibration.fingerprint
         about = (_digest(self.model), self.data.fingerprint, spec.test_images, spec.threads, spec.precision)
-        drawn = key_of(*about, self.calibration.fingerprint)
-        entries = {"dense": (key_of(*about), as_it_is), "dense_bn": (drawn, after_bn)}
+        keys = {"dense": key_of(*about), "dense_bn": key_of(*about, draw)}
+
+        def top1(kind: str) -> bytes:
+            with timed(self.seconds, "dense"):
+                network = self.model if kind == "dense" else recalibrated(self.model, self.calibration)
+            return json.dumps(self.metrics(network, "dense").top1).encode()
+
         # what another process computes just now comes last
-        order = sorted(entries, key=lambda kind: self.store is not None and self.store.busy(kind, entries[kind][0]))
-        return {f"{kind}_top1": json.loads(self.cached(kind, *entries[kind])) for kind in order}
+        order = sorted(keys, key=lambda kind: self.store is not None and self.store.busy(kind, keys[kind]))
+        return {f"{kind}_top1": json.loads(self.cached(kind, keys[kind], partial(top1, kind))) for kind in order}

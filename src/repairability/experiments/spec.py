@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -29,10 +29,26 @@ FIT_VERSION = 2
 """The same for runs that solve least squares. 2: the ridge grows with the unknowns per sample."""
 
 
-class RunSpec(BaseModel):
-    """One run: prune, repair and evaluate one network (or detect its transition). Frozen and validated."""
+class Checked(BaseModel):
+    """Settings from a file or another process: frozen, validated; a key nobody knows is refused with the near match."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    what: ClassVar[str] = "setting"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any) -> Any:
+        for key in values if isinstance(values, Mapping) else ():
+            if key not in cls.model_fields:
+                raise unknown(cls.what, str(key), cls.model_fields)
+        return values
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+
+class RunSpec(Checked):
+    """One run: prune, repair and evaluate one network (or detect its transition)."""
 
     model: str = Field(description="a torchvision name, resnet20/32/44/56/110, digits, or package.module:callable")
     data: str = Field(description="a data set's name, npz:FILE or folder:FOLDER")
@@ -63,14 +79,6 @@ class RunSpec(BaseModel):
     null: bool = Field(True, description="detect: also run the detector without information")
     threads: int = Field(1, ge=1, description="CPU threads of the run; they decide the last bits of a sum")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _known_settings(cls, values: Any) -> Any:
-        for setting in values if isinstance(values, Mapping) else ():
-            if setting not in cls.model_fields:
-                raise unknown("setting", str(setting), cls.model_fields)
-        return values
-
     def model_post_init(self, _: Any) -> None:
         check_sparsity(self.sparsity)
         for sparsity in (*(() if isinstance(self.grid, str) else self.grid), *(self.sweep or ())):
@@ -89,7 +97,6 @@ class RunSpec(BaseModel):
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> RunSpec:
-        """From plain values; a key nobody knows is refused with the near match, a bad value by its name."""
         return read_as(cls, values)
 
     @property
@@ -99,22 +106,13 @@ class RunSpec(BaseModel):
     @property
     def config(self) -> PruneConfig:
         """How `prune` and `find_transition` are told of the rest."""
-        return PruneConfig(
-            grid=self.grid,
-            observe=self.observe,
-            conditioned_on=self.conditioned_on,
-            options=self.options,
-            count=self.count,
-        )
+        return PruneConfig(self.grid, self.observe, self.conditioned_on, self.options, count=self.count)
 
     @property
     def fits(self) -> bool:
         """Whether least squares decide anything: the weights that go, what becomes of the others, or the curves."""
         repairs = [get_repair(name) for name in (self.repair, self.conditioned_on) if name is not None]
         return get_score(self.score).solves or any(repair.fit is not None for repair in repairs)
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
 
     def differences(self) -> dict[str, Any]:
         """What is not at its default, in the order of the fields."""
@@ -127,10 +125,8 @@ class RunSpec(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class Job(BaseModel):
+class Job(Checked):
     """A run and where things lie: nothing here but the spec decides its result."""
-
-    model_config = ConfigDict(frozen=True)
 
     run_id: str
     spec: RunSpec
@@ -139,9 +135,6 @@ class Job(BaseModel):
     root: str = "data"
     store: str | None = None  # for the cache
     device: str = "cpu"
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
 
 
 def describe() -> list[tuple[str, str, str]]:

@@ -5,18 +5,20 @@ studies; and the sections that show them.
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import model_validator
-from pydantic.dataclasses import dataclass as checked_dataclass
+from pydantic import AliasChoices, BeforeValidator, Field
+from pydantic.dataclasses import dataclass
 
 from repairability._files import read_text
-from repairability.errors import InputError, unknown
-from repairability.experiments.spec import RunSpec
+from repairability.errors import InputError
+from repairability.experiments.spec import Checked, RunSpec, read_as
+from repairability.naming import named
 from repairability.training import TRAINED
 
 if sys.version_info >= (3, 11):
@@ -24,49 +26,77 @@ if sys.version_info >= (3, 11):
 else:  # the standard library's reader came with 3.11
     import tomli as tomllib
 
-KEYS = ("title", "sections", "section", "about", "runs_of", "base", "cases", "axes", "exclude")
-CELLS = ("base", "cases", "axes", "exclude")
-"""Keys about cells of a study's own; with `runs_of` it needs none of them."""
-
 DEFAULT = ("accuracy",)
 """The sections of a study that names none."""
 
+SMOKE_IMAGES = 64
+
+Settings = dict[str, Any]
+Sections = Annotated[
+    tuple[str, ...],
+    Field(validation_alias=AliasChoices("sections", "section")),  # stores of earlier versions have one section
+    BeforeValidator(lambda given: (given,) if isinstance(given, str) else given),
+]
+
 
 @dataclass(frozen=True)
-class Study:
-    """What to run, and the sections of the report that show it."""
-
-    name: str
-    title: str
-    sections: tuple[str, ...]
-    about: str
-    specs: tuple[RunSpec, ...]
-    smoke: bool = False
-
-    def entry(self, run_ids: Sequence[str]) -> StudyEntry:
-        """The study as a store keeps it, with the ids of its runs."""
-        return StudyEntry(self.name, self.title, self.sections, self.about, tuple(run_ids), self.smoke)
-
-
-@checked_dataclass(frozen=True)
 class StudyEntry:
     """A study that was swept into a store: which runs are its own, and the sections that show them."""
 
     name: str
     title: str
-    sections: tuple[str, ...]
+    sections: Sections
     about: str
     run_ids: tuple[str, ...]
     smoke: bool = False
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_versions(cls, content: Any) -> Any:
-        """They wrote one `section`."""
-        if isinstance(content, Mapping) and "section" in content:
-            rest = {key: value for key, value in content.items() if key != "section"}
-            return {**rest, "sections": [content["section"]]}
-        return content
+
+@dataclass(frozen=True)
+class Study(StudyEntry):
+    """What to run. Its sweep finds the ids of the runs; a store keeps those, and not the cells."""
+
+    specs: Annotated[tuple[RunSpec, ...], Field(exclude=True)] = ()
+
+
+class StudyFile(Checked):
+    """What the file of a study may say."""
+
+    what: ClassVar[str] = "key"
+    title: str = ""
+    about: str = ""
+    section: str = ""
+    sections: list[str] = Field([])
+    runs_of: list[str] = Field([])
+    base: Settings = Field({})
+    cases: list[Settings] = Field([])
+    axes: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field({})
+    exclude: list[Settings] = Field([])
+
+    def shown_by(self) -> tuple[str, ...]:
+        """The sections, each under a name of its own."""
+        if self.section and self.sections:
+            raise InputError("a study has either section or sections")
+        sections = (self.section,) if self.section else tuple(self.sections) or DEFAULT
+        called = [section_name(section) for section in sections]
+        if twice := [name for name in called if called.count(name) > 1]:
+            raise InputError(f"two sections are called {twice[0]!r}: {', '.join(sections)}")
+        return sections
+
+    def cells(self) -> list[RunSpec]:
+        """The product of the axes over the base with each case, without the exclusions; where the file names none of
+        these, it may live on the runs of other studies.
+        """
+        if self.runs_of and not self.model_fields_set & {"base", "cases", "axes", "exclude"}:
+            return []
+        cells = [
+            RunSpec.read({**self.base, **case, **dict(zip(self.axes, values, strict=True))})
+            for case in self.cases or [{}]
+            for values in itertools.product(*self.axes.values())
+        ]
+        kept = [cell for cell in cells if not any(_matches(cell, exclusion) for exclusion in self.exclude)]
+        if not kept:
+            raise InputError("no cell is left: the exclusions match all of them")
+        return kept
 
 
 def section_name(section: str) -> str:
@@ -88,72 +118,27 @@ def _read(path: Path, above: tuple[Path, ...]) -> Study:
     try:
         if path.resolve() in above:
             raise InputError("runs_of leads back to the study itself")
-        for key in content:
-            if key not in KEYS:
-                raise unknown("key", key, KEYS)
-        others = [_read(path.parent / f"{name}.toml", (*above, path.resolve())) for name in _names(content, "runs_of")]
-        own = _cells(content) if not others or any(key in content for key in CELLS) else []
-        specs = _unique([*own, *(spec for study in others for spec in study.specs)])
-        title, about = str(content.get("title", path.stem)), str(content.get("about", ""))
-        return Study(path.stem, title, _sections(content), about, specs)
+        file = read_as(StudyFile, content)
+        others = [_read(path.parent / f"{name}.toml", (*above, path.resolve())) for name in file.runs_of]
+        specs = _unique([*file.cells(), *(spec for study in others for spec in study.specs)])
+        return Study(path.stem, file.title or path.stem, file.shown_by(), file.about, (), specs=specs)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def _sections(content: Mapping[str, Any]) -> tuple[str, ...]:
-    if "section" in content and "sections" in content:
-        raise InputError("a study has either section or sections")
-    sections = (str(content["section"]),) if "section" in content else _names(content, "sections") or DEFAULT
-    called = [section_name(section) for section in sections]
-    if twice := [name for name in called if called.count(name) > 1]:
-        raise InputError(f"two sections are called {twice[0]!r}: {', '.join(sections)}")
-    return sections
-
-
-def _names(content: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    names = content.get(key, [])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InputError(f"{key} must be a list of names, not {names!r}")
-    return tuple(names)
-
-
-def _cells(content: Mapping[str, Any]) -> list[RunSpec]:
-    """The product of the axes over the base with each case, without the exclusions."""
-    base, axes = _table(content, "base"), _table(content, "axes")
-    cases, exclusions = _tables(content, "cases") or [{}], _tables(content, "exclude")
-    for field in (*axes, *(key for exclusion in exclusions for key in exclusion)):
-        _check_field(field)
-    for field, values in axes.items():
-        if not isinstance(values, list) or not values:
-            raise InputError(f"the axis {field!r} must be a list of values, not {values!r}")
-    cells = [
-        RunSpec.read({**base, **case, **dict(zip(axes, values, strict=True))})
-        for case in cases
-        for values in itertools.product(*axes.values())
-    ]
-    kept = [cell for cell in cells if not any(_matches(cell, exclusion) for exclusion in exclusions)]
-    if not kept:
-        raise InputError("no cell is left: the exclusions match all of them")
-    return kept
 
 
 def only(study: Study, choices: Sequence[str]) -> Study:
     """The cells that fit every choice, such as "rule=rr" or "sparsity=0.95"."""
     wanted: dict[str, list[Any]] = {}
     for choice in choices:
-        field, equals, text = choice.partition("=")
+        setting, equals, text = choice.partition("=")
         if not equals:
             raise InputError(f"--only takes SETTING=VALUE, such as rule=rr, not {choice!r}")
-        _check_field(field)
-        wanted.setdefault(field, []).append(_value(text))
+        wanted.setdefault(setting, []).append(_value(text))
     kept = tuple(spec for spec in study.specs if _matches(spec, wanted))
     if not kept:
-        have = {field: sorted({str(getattr(spec, field)) for spec in study.specs}) for field in wanted}
+        have = {setting: sorted({str(getattr(spec, setting)) for spec in study.specs}) for setting in wanted}
         raise InputError(f"no cell of {study.name} fits {', '.join(choices)}; it has {have}")
     return replace(study, specs=kept)
-
-
-SMOKE_IMAGES = 64
 
 
 def smoke(study: Study) -> Study:
@@ -165,25 +150,20 @@ def smoke(study: Study) -> Study:
     specs = [spec for spec in study.specs if spec.data == first[spec.model]]
     points = {model: sorted({spec.sparsity for spec in specs if spec.model == model}) for model in first}
     seed = min(spec.seed for spec in specs)
-    kept = [spec for spec in specs if spec.sparsity in _ends(points[spec.model], spec.score) and spec.seed == seed]
-    return replace(study, name=f"{study.name}-smoke", specs=_unique([_smoked(spec) for spec in kept]), smoke=True)
 
+    def stays(spec: RunSpec) -> bool:
+        low = -1 if spec.score == "second_order" else 0
+        return spec.seed == seed and spec.sparsity in (points[spec.model][low], points[spec.model][-1])
 
-def _ends(points: Sequence[float], score: str) -> tuple[float, ...]:
-    return (points[-1],) if score == "second_order" else (points[0], points[-1])
+    smoked = _unique([_smoked(spec) for spec in specs if stays(spec)])
+    return replace(study, name=f"{study.name}-smoke", specs=smoked, smoke=True)
 
 
 def _smoked(spec: RunSpec) -> RunSpec:
     values = spec.to_dict()
-    values |= {
-        "repair": _short(spec.repair),
-        "conditioned_on": None if spec.conditioned_on is None else _short(spec.conditioned_on),
-        "count": min(spec.count, SMOKE_IMAGES),
-        "test_images": SMOKE_IMAGES,
-        "held_out": min(spec.held_out, SMOKE_IMAGES),
-        "null": False,
-        "threads": 2,
-    }
+    values |= {name: _short(values[name]) for name in ("repair", "conditioned_on")}
+    values |= {name: min(values[name], SMOKE_IMAGES) for name in ("count", "held_out")}
+    values |= {"test_images": SMOKE_IMAGES, "null": False, "threads": 2}
     if spec.task == "detect":
         values |= {"sweep": [0.9, 0.95]}
     if spec.weights != TRAINED:
@@ -192,8 +172,8 @@ def _smoked(spec: RunSpec) -> RunSpec:
     return RunSpec.read(values)
 
 
-def _short(repair: str) -> str:
-    return "+".join("bn-short" if name.strip().startswith("bn") else name for name in repair.split("+"))
+def _short(repair: str | None) -> str | None:
+    return repair and "+".join("bn-short" if name.strip().startswith("bn") else name for name in repair.split("+"))
 
 
 def _unique(specs: Sequence[RunSpec]) -> tuple[RunSpec, ...]:
@@ -201,34 +181,14 @@ def _unique(specs: Sequence[RunSpec]) -> tuple[RunSpec, ...]:
     return tuple({spec.model_dump_json(): spec for spec in specs}.values())
 
 
-def _check_field(field: str) -> None:
-    if field not in RunSpec.model_fields:
-        raise unknown("setting", field, RunSpec.model_fields)
-
-
 def _matches(spec: RunSpec, wanted: Mapping[str, Any]) -> bool:
-    plain = spec.to_dict()
-    return all(plain[key] in (value if isinstance(value, list) else [value]) for key, value in wanted.items())
+    settings = spec.to_dict()
+    pairs = [(named("setting", setting, settings), values) for setting, values in wanted.items()]
+    return all(value in (values if isinstance(values, list) else [values]) for value, values in pairs)
 
 
 def _value(text: str) -> Any:
-    for read in (int, float):
-        try:
-            return read(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False, "none": None}.get(text, text)
-
-
-def _table(content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    table = content.get(key, {})
-    if not isinstance(table, dict):
-        raise InputError(f"[{key}] must be a table, not {table!r}")
-    return table
-
-
-def _tables(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    tables = content.get(key, [])
-    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise InputError(f"[[{key}]] must be tables, not {tables!r}")
-    return tables
+    try:
+        return None if text == "none" else json.loads(text)
+    except ValueError:
+        return text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from filelock import FileLock
@@ -52,7 +52,7 @@ def sweep(
     ids = [job.run_id for job in jobs]
     if part:
         ids = list(dict.fromkeys([*store.members(study.name), *ids]))
-    store.write_study(study.entry(ids))
+    store.write_study(replace(study, run_ids=tuple(ids)))
     progress, tell = Progress(total=len(jobs)), watch or (lambda _: None)
     pending = []
     for job in jobs:
@@ -92,7 +92,8 @@ def sweep(
     try:
         with closing((executor or InProcess()).run(run_job, unclaimed())) as outcomes:
             for content, outcome in outcomes:
-                record = _recorded(content, outcome)
+                died = {**content, "status": "failed", "error": outcome}
+                record = Record.from_dict(outcome) if isinstance(outcome, dict) else read_as(Record, died)
                 store.write(record)
                 claims.pop(record.run_id).release()
                 progress.running -= 1
@@ -106,13 +107,6 @@ def sweep(
         for lock in claims.values():
             lock.release()
     return progress
-
-
-def _recorded(job: dict[str, Any], outcome: dict[str, Any] | str) -> Record:
-    """What came of a job; of one whose worker died, the reason."""
-    if isinstance(outcome, str):
-        return read_as(Record, {"run_id": job["run_id"], "spec": job["spec"], "status": "failed", "error": outcome})
-    return Record.from_dict(outcome)
 
 
 def _settled(store: Store, job: Job, progress: Progress, retry_failed: bool) -> Record | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 from torch import nn
 
@@ -16,6 +14,7 @@ from repairability.diagnostics import Diagnosis
 from repairability.errors import InputError
 from repairability.masks import apply_masks_
 from repairability.network.layers import Layers, layers_named
+from repairability.provenance import timed
 from repairability.pruning.plan import Measurement, PruneConfig, measurement_for
 from repairability.pruning.recipe import Recipe
 from repairability.pruning.result import PruneResult
@@ -133,7 +132,7 @@ class Session:
         for measurement, diagnosis in self._measured:
             if measurement == wanted:
                 return diagnosis
-        with _timed(self.spent, "diagnose"):
+        with timed(self.spent, "diagnose"):
             diagnosis = wanted.diagnose(self.model, self.calibration, self.layers)
         self._measured.append((wanted, diagnosis))
         return diagnosis
@@ -141,7 +140,7 @@ class Session:
     def statistics(self) -> Statistics:
         """Those of a diagnosis that saw these layers on these images; else of one dense pass."""
         if self._statistics is None:
-            with _timed(self.spent, "statistics"):
+            with timed(self.spent, "statistics"):
                 given = [self.given] if isinstance(self.given, Diagnosis) else []
                 for diagnosis in (*given, *(diagnosis for _, diagnosis in self._measured)):
                     known = diagnosis.statistics or {}
@@ -158,17 +157,17 @@ class Session:
         curves = self.curves_for(recipe)
         statistics = self.statistics() if repair.needs_statistics else {}
         timings = dict(self.spent)
-        with _timed(timings, "allocate"):
+        with timed(timings, "allocate"):
             plan = allocate(self.layers, sparsity=sparsity, rule=rule, curves=curves, **recipe.options)
         pruned = copy_of(self.model)
         lost = self.layers.subset(name for name in plan if plan.pruned(name)).on(pruned)
         # a score that looks at inputs chooses on the way of the repair, where that goes layer by layer
         chooser = Chooser(score, plan, self.layers) if score.looks_at_inputs and repair.chooses_masks else None
         if chooser is None:
-            with _timed(timings, "mask"):
+            with timed(timings, "mask"):
                 masks = choose_masks(self.model, plan, self.calibration, score=score)
                 apply_masks_(pruned, masks)
-        with _timed(timings, "repair"):
+        with timed(timings, "repair"):
             if lost:
                 repair(RepairContext(pruned, lost, self.model, self.calibration, statistics, chooser))
         return PruneResult(
@@ -187,10 +186,3 @@ def _used(recipe: Recipe) -> bool:
     """Whether the rule looks at curves that are there: it says so, or it is a bare function and says nothing."""
     rule = get_rule(recipe.rule)
     return rule.curves is None or rule.works_on_curves(recipe.options)
-
-
-@contextmanager
-def _timed(timings: dict[str, float], stage: str) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    timings[stage] = timings.get(stage, 0.0) + time.perf_counter() - start

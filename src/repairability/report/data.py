@@ -131,7 +131,9 @@ class ReportData(Value):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ReportData:
-        """Only title, model and data must be there."""
+        """Only title, model and data must be there; a diagnosis alone is a record without a model's name."""
+        if "title" not in data and "rr" in data:
+            data = {"title": "Diagnosis", "model": "", "data": f"{data['images']} images", "diagnosis": data}
         diagnosis = data.get("diagnosis")
         parts: dict[str, Any] = {name: str(data[name]) for name in ("title", "model", "data")}
         parts |= {name: data[name] for name in PARTS if data.get(name) is not None}
