@@ -58,8 +58,7 @@ def verb(
 
 
 def _show_tables(studies: Sequence[StudyRecords], as_json: bool) -> None:
-    from repairability.report.documents import Studies
-    from repairability.report.store import counts
+    from repairability.report.store import Studies, counts
 
     sections, content = Studies(studies), []
     for entry, records in studies:

@@ -95,14 +95,18 @@ def _sparsity(row: Row) -> float:
     return round(float(row["sparsity"]), 6)
 
 
+def repairs(data: ReportData) -> list[str]:
+    """The repairs of the results, as they came."""
+    return list(dict.fromkeys(str(row["repair"]) for row in data.results))
+
+
 def methods(data: ReportData) -> list[Method]:
     """Rules in the house's order, within each the repairs as they came."""
-    repairs = list(dict.fromkeys(str(row["repair"]) for row in data.results))
-    present = {(row["rule"], row["repair"]) for row in data.results}
+    present, known = {(row["rule"], row["repair"]) for row in data.results}, repairs(data)
     return [
-        Method(rule, repair, rule if len(repairs) == 1 else f"{rule}, {repair}")
+        Method(rule, repair, rule if len(known) == 1 else f"{rule}, {repair}")
         for rule in ordered(str(row["rule"]) for row in data.results)
-        for repair in repairs
+        for repair in known
         if (rule, repair) in present
     ]
 
@@ -124,43 +128,37 @@ def over_seeds(rows: Iterable[Row], measure: str, key: Callable[[Row], Key]) -> 
     for row in rows:
         if row.get(measure) is not None:
             cells.setdefault(key(row), []).append(row)
-    return {name: _estimate(runs, measure) for name, runs in cells.items()}
+    return {
+        name: _estimate([float(run[measure]) for run in runs], runs, measure if measure in FRACTIONS else None)
+        for name, runs in cells.items()
+    }
 
 
-def _estimate(runs: Sequence[Row], measure: str) -> Estimate:
-    values = [float(run[measure]) for run in runs]
-    mean, n = statistics.fmean(values), min(int(run["n"]) for run in runs)
+def _estimate(values: Sequence[float], runs: Sequence[Row], fraction: str | None) -> Estimate:
+    """Over `values`, of these runs; one alone has the binomial errors of their `fraction`, added in quadrature."""
     error: float | None = None
     if len(values) > 1:
         error = statistics.stdev(values)
-    elif measure in FRACTIONS:
-        error = math.sqrt(max(0.0, mean * (1 - mean)) / n)
-    return Estimate(mean, error, len(values), n)
+    elif fraction is not None:
+        error = math.sqrt(sum(max(0.0, run[fraction] * (1 - run[fraction])) / run["n"] for run in runs))
+    return Estimate(statistics.fmean(values), error, len(values), min(int(run["n"]) for run in runs))
 
 
 def gaps(data: ReportData, rule: str = "rr", against: str = "erk") -> list[Gap]:
     """`rule` minus `against`, paired by seed: the mean difference and the sample standard deviation of the differences;
     with one common seed both runs' binomial errors, added in quadrature as if they were independent."""
-    cells: dict[tuple[str, float], dict[str, dict[int, Row]]] = {}
-    for row in data.results:
-        cells.setdefault((str(row["repair"]), _sparsity(row)), {}).setdefault(row["rule"], {})[row["seed"]] = row
-    repairs = list(dict.fromkeys(repair for repair, _ in cells))
-    paired = []
-    for repair, s in sorted(cells, key=lambda cell: (repairs.index(cell[0]), cell[1])):
-        ours, theirs = cells[repair, s].get(rule, {}), cells[repair, s].get(against, {})
-        pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
-        if pairs:
-            paired.append(Gap(repair, s, _difference(pairs)))
-    return paired
+    runs = {(row["rule"], row["repair"], _sparsity(row), row["seed"]): row for row in data.results}
+    pairs: dict[tuple[str, float], list[tuple[Row, Row]]] = {}
+    for (name, repair, s, seed), row in runs.items():
+        if name == rule and (against, repair, s, seed) in runs:
+            pairs.setdefault((repair, s), []).append((row, runs[against, repair, s, seed]))
+    cells = [(repair, s) for repair in repairs(data) for s in sparsities(data) if (repair, s) in pairs]
+    return [Gap(repair, s, _difference(pairs[repair, s])) for repair, s in cells]
 
 
 def _difference(pairs: Sequence[tuple[Row, Row]]) -> Estimate:
     differences = [float(ours["top1"]) - float(theirs["top1"]) for ours, theirs in pairs]
-    if len(pairs) > 1:
-        error = statistics.stdev(differences)
-    else:
-        error = math.sqrt(sum(row["top1"] * (1 - row["top1"]) / row["n"] for row in pairs[0]))
-    return Estimate(statistics.fmean(differences), error, len(pairs), min(int(x["n"]) for pair in pairs for x in pair))
+    return _estimate(differences, [run for pair in pairs for run in pair], "top1")
 
 
 def leaders(data: ReportData) -> list[Leader]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repairability._files import write_atomically
-from repairability.errors import InputError, unknown
+from repairability._files import make_folder, write_atomically
+from repairability.errors import unknown
 from repairability.report.drawing import render
 from repairability.report.markup import to_latex, to_markdown
 from repairability.tables import Table
@@ -69,8 +69,5 @@ def write_contents(contents: Contents, out: str | Path, formats: Sequence[str]) 
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Whole or not at all, in a folder that is made if absent."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {path.parent}: {error.strerror}") from error
+    make_folder(path.parent)
     write_atomically(path, content)
