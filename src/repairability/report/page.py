@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic_core import to_json
 
 from repairability.errors import MissingExtraError
 from repairability.report.drawing import vega_lite
@@ -119,13 +119,5 @@ def _vega() -> str:
 
 def script_json(value: object) -> str:
     """JSON that may stand inside a script element: nothing in it can end the element. nan and inf become null."""
-    text = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False)
+    text = to_json(value, inf_nan_mode="null").decode()
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
