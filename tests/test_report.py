@@ -198,12 +198,12 @@ def test_gaps_are_paired_by_seed() -> None:
     rr, erk = (0.30, 0.34, 0.9), (0.29, 0.31)
     runs = [result("rr", 0.95, seed, p) for seed, p in enumerate(rr)]
     runs += [result("erk", 0.95, seed, p) for seed, p in enumerate(erk)]
-    (gap,) = gaps(synthetic(results=runs))
-    assert gap.estimate.mean == pytest.approx(0.02)  # of 0.01 and 0.03; the third seed has no partner
-    assert gap.estimate.error == pytest.approx(math.sqrt(2 * 0.01**2))
-    (gap,) = gaps(synthetic(results=[result("rr", 0.95, 0, 0.5), result("erk", 0.95, 0, 0.2)]))
-    assert gap.estimate.error == pytest.approx(math.sqrt(0.25 / 1000 + 0.16 / 1000))
-    assert gaps(synthetic(results=[result("rr", 0.95, 0, 0.5), result("erk", 0.95, 1, 0.2)])) == []
+    (gap,) = gaps(synthetic(results=runs)).values()
+    assert gap.mean == pytest.approx(0.02)  # of 0.01 and 0.03; the third seed has no partner
+    assert gap.error == pytest.approx(math.sqrt(2 * 0.01**2))
+    (gap,) = gaps(synthetic(results=[result("rr", 0.95, 0, 0.5), result("erk", 0.95, 0, 0.2)])).values()
+    assert gap.error == pytest.approx(math.sqrt(0.25 / 1000 + 0.16 / 1000))
+    assert gaps(synthetic(results=[result("rr", 0.95, 0, 0.5), result("erk", 0.95, 1, 0.2)])) == {}
 
 
 def test_methods_keep_their_order_and_colour() -> None:

@@ -31,14 +31,15 @@ def _hundred(fraction: float | None) -> float:
     return round(100 * (fraction or 0), 10)
 
 
-def _point(estimate: Estimate) -> Row:
-    return {"value": _hundred(estimate.mean), "error": _hundred(estimate.error), "seeds": estimate.seeds}
+def _point(name: str, repair: str, sparsity: float, estimate: Estimate) -> Row:
+    point = {"name": name, "repair": repair, "sparsity": _hundred(sparsity), "value": _hundred(estimate.mean)}
+    return {**point, "error": _hundred(estimate.error), "seeds": estimate.seeds}
 
 
 def accuracy(data: ReportData, band: tuple[float, float] | None = None) -> LayerChart | None:
     """Top-1 against target sparsity, one line per rule; several repairs differ by dash. `band` is shaded."""
     rows = [
-        {"name": method.rule, "repair": method.repair, "sparsity": _hundred(s), **_point(estimate)}
+        _point(method.rule, method.repair, s, estimate)
         for method, points in estimates(data).items()
         for s, estimate in points.items()
     ]
@@ -57,9 +58,8 @@ def accuracy(data: ReportData, band: tuple[float, float] | None = None) -> Layer
             layers += level(dense, f"dense {dense:.2f}", dash=[2, 3])
         else:  # so far up that its line would flatten the rest
             note = f"dense: {dense:.2f} %, above this chart"
-    layers += lines(
-        rows, styles(row["name"] for row in rows), "target sparsity, %", "top-1 accuracy, %", ".2f", zero=True
-    )
+    style = styles(row["name"] for row in rows)
+    layers += lines(rows, style, "target sparsity, %", "top-1 accuracy, %", ".2f", zero=True)
     return chart(layers, f"Top-1 accuracy, {data.model} on {data.data}", words, note=note)
 
 
@@ -69,12 +69,9 @@ def gap(data: ReportData) -> LayerChart | None:
     if not points:
         return None
     name = "rr - erk"
-    rows = [
-        {"name": name, "repair": point.repair, "sparsity": _hundred(point.sparsity), **_point(point.estimate)}
-        for point in points
-    ]
+    rows = [_point(name, repair, s, estimate) for (repair, s), estimate in points.items()]
     heights = [row["value"] for row in rows]
-    how = how_measured([point.estimate for point in points]).replace("cells marked * are", "some points are")
+    how = how_measured(list(points.values())).replace("cells marked * are", "some points are")
     words = (
         f"rr minus erk lies between {min(heights):+.2f} and {max(heights):+.2f} points, above 0 at "
         f"{sum(height > 0 for height in heights)} of {len(heights)}; paired by seed, {how}."

@@ -63,20 +63,6 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Gap:
-    """Accuracy of one rule minus another's on the same seeds, at one sparsity."""
-
-    repair: str
-    sparsity: float
-    estimate: Estimate
-
-    @property
-    def beyond_noise(self) -> bool:
-        """More than two standard errors above 0."""
-        return self.estimate.mean > 2 * (self.estimate.standard_error or 0.0)
-
-
-@dataclass(frozen=True)
 class Leader:
     """The highest mean at one sparsity, all methods that have it, and who comes next."""
 
@@ -100,26 +86,17 @@ def repairs(data: ReportData) -> list[str]:
     return list(dict.fromkeys(str(row["repair"]) for row in data.results))
 
 
-def methods(data: ReportData) -> list[Method]:
-    """Rules in the house's order, within each the repairs as they came."""
-    present, known = {(row["rule"], row["repair"]) for row in data.results}, repairs(data)
-    return [
-        Method(rule, repair, rule if len(known) == 1 else f"{rule}, {repair}")
-        for rule in ordered(str(row["rule"]) for row in data.results)
-        for repair in known
-        if (rule, repair) in present
-    ]
-
-
 def estimates(data: ReportData, measure: str = "top1") -> dict[Method, dict[float, Estimate]]:
-    """For each method the estimate at each of its sparsities; runs without `measure` do not count."""
+    """For each method the estimate at each of its sparsities; runs without `measure` do not count. Rules in the house's
+    order, within each the repairs as they came."""
     cells = over_seeds(data.results, measure, lambda row: (row["rule"], row["repair"], _sparsity(row)))
-    points = sparsities(data)
-    lines = {
-        method: {s: cells[method.rule, method.repair, s] for s in points if (method.rule, method.repair, s) in cells}
-        for method in methods(data)
+    known, points = repairs(data), sparsities(data)
+    return {
+        Method(rule, repair, rule if len(known) == 1 else f"{rule}, {repair}"): line
+        for rule in ordered(row["rule"] for row in data.results)
+        for repair in known
+        if (line := {s: cells[rule, repair, s] for s in points if (rule, repair, s) in cells})
     }
-    return {method: line for method, line in lines.items() if line}
 
 
 def over_seeds(rows: Iterable[Row], measure: str, key: Callable[[Row], Key]) -> dict[Key, Estimate]:
@@ -144,16 +121,17 @@ def _estimate(values: Sequence[float], runs: Sequence[Row], fraction: str | None
     return Estimate(statistics.fmean(values), error, len(values), min(int(run["n"]) for run in runs))
 
 
-def gaps(data: ReportData, rule: str = "rr", against: str = "erk") -> list[Gap]:
-    """`rule` minus `against`, paired by seed: the mean difference and the sample standard deviation of the differences;
-    with one common seed both runs' binomial errors, added in quadrature as if they were independent."""
+def gaps(data: ReportData, rule: str = "rr", against: str = "erk") -> dict[tuple[str, float], Estimate]:
+    """(repair, sparsity) -> accuracy of `rule` minus `against`, paired by seed: the mean difference and the sample
+    standard deviation of the differences; with one common seed both runs' binomial errors, added in quadrature as if
+    they were independent."""
     runs = {(row["rule"], row["repair"], _sparsity(row), row["seed"]): row for row in data.results}
     pairs: dict[tuple[str, float], list[tuple[Row, Row]]] = {}
     for (name, repair, s, seed), row in runs.items():
         if name == rule and (against, repair, s, seed) in runs:
             pairs.setdefault((repair, s), []).append((row, runs[against, repair, s, seed]))
     cells = [(repair, s) for repair in repairs(data) for s in sparsities(data) if (repair, s) in pairs]
-    return [Gap(repair, s, _difference(pairs[repair, s])) for repair, s in cells]
+    return {cell: _difference(pairs[cell]) for cell in cells}
 
 
 def _difference(pairs: Sequence[tuple[Row, Row]]) -> Estimate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,9 @@ class Contents:
     csv: Callable[[], Mapping[str, str]]
     charts: Callable[[], Mapping[str, LayerChart]]
 
-    def drawn(self, kind: str) -> Files:
-        return {f"{name}.{kind}": render(chart, kind) for name, chart in self.charts().items()}
+
+def _drawn(kind: str, report: Contents) -> Files:
+    return {f"{name}.{kind}": render(chart, kind) for name, chart in report.charts().items()}
 
 
 FORMATS: dict[str, Callable[[Contents], Files]] = {
@@ -38,9 +40,7 @@ FORMATS: dict[str, Callable[[Contents], Files]] = {
     "md": lambda report: {f"{name}.md": to_markdown(table) for name, table in report.tables().items()},
     "csv": lambda report: {f"{name}.csv": text for name, text in report.csv().items()},
     "latex": lambda report: {f"{name}.tex": to_latex(table, name) for name, table in report.tables().items()},
-    "png": lambda report: report.drawn("png"),
-    "pdf": lambda report: report.drawn("pdf"),
-    "svg": lambda report: report.drawn("svg"),
+    **{kind: partial(_drawn, kind) for kind in ("png", "pdf", "svg")},
 }
 """A format and what it writes."""
 

@@ -59,43 +59,35 @@ class Part:
     list: Sequence[str] = ()
 
 
-def page(
-    title: str,
-    eyebrow: str,
-    cards: Sequence[Card],
-    parts: Sequence[Part],
-    csv: Mapping[str, str],
-    projections: Sequence[str] = (),
-    nothing: str = "There is nothing to show.",
-) -> str:
-    """The whole page as text; opening it asks nothing of any network. `csv` holds each table's file by its name."""
-    try:
-        import jinja2
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("jinja2", "report") from error
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["tight"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")  # no line begins with %
-    drawn = {name: _alive(chart) for part in parts for block in part.panels for name, chart in block.charts.items()}
-    style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    return environment.get_template("page.html").render(
-        title=title,
-        eyebrow=eyebrow,
-        cards=cards,
-        parts=parts,
-        projections=projections,
-        nothing=nothing,
-        charts=drawn,
-        json=script_json({"charts": {name: alive["spec"] for name, alive in drawn.items()}, "csv": csv}),
-        style=style,
-        script=script,
-        vega=_vega() if drawn else "",
-    )
+@dataclass(frozen=True)
+class Page:
+    """A whole page; `csv` holds each table's file by its name."""
+
+    title: str
+    eyebrow: str
+    cards: Sequence[Card]
+    parts: Sequence[Part]
+    csv: Mapping[str, str]
+    projections: Sequence[str] = ()
+    nothing: str = "There is nothing to show."
+
+    def html(self) -> str:
+        """As text; opening it asks nothing of any network."""
+        try:
+            import jinja2
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("jinja2", "report") from error
+        files, strict = jinja2.FileSystemLoader(FOLDER), jinja2.StrictUndefined
+        environment = jinja2.Environment(
+            loader=files, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True
+        )
+        environment.filters["tight"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")  # no line begins with %
+        panels = [panel for part in self.parts for panel in part.panels]
+        charts = {name: _alive(chart) for panel in panels for name, chart in panel.charts.items()}
+        json = script_json({"charts": {name: chart["spec"] for name, chart in charts.items()}, "csv": self.csv})
+        style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+        more = {"charts": charts, "json": json, "style": style, "script": script, "vega": _vega() if charts else ""}
+        return environment.get_template("page.html").render(**vars(self), **more)
 
 
 def _alive(chart: LayerChart) -> dict[str, Any]:

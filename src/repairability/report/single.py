@@ -12,7 +12,7 @@ from repairability.report.data import ReportData
 from repairability.report.drawing import ALL, PROJECTION
 from repairability.report.estimates import leaders, repairs
 from repairability.report.files import Contents
-from repairability.report.page import Card, Panel, Part, Switch, page
+from repairability.report.page import Card, Page, Panel, Part, Switch
 from repairability.report.tables import MEASURED, named_csv, named_tables, short_percent, targets
 from repairability.tables import Table
 
@@ -47,7 +47,8 @@ def report_page(data: ReportData) -> str:
         Part("provenance", "Provenance", origin),
     ]
     filled = [part for part in parts if any(block.charts or block.tables for block in part.panels)]
-    return page(data.title, f"{data.model} on {data.data}", cards(data), filled, named_csv(data), data.projections)
+    eyebrow = f"{data.model} on {data.data}"
+    return Page(data.title, eyebrow, cards(data), filled, named_csv(data), data.projections).html()
 
 
 def _panel(drawn: Drawn, tables: Mapping[str, Table], *names: str, **more: Any) -> Panel:

@@ -10,7 +10,7 @@ from repairability.errors import unknown
 from repairability.experiments.store import Record
 from repairability.experiments.study import StudyEntry
 from repairability.report.files import Contents, write_contents
-from repairability.report.page import Panel, Part, page
+from repairability.report.page import Page, Panel, Part
 from repairability.report.sections import SMOKE, Section, joined, study_sections
 from repairability.report.sections.section import Draw
 from repairability.tables import Table, csv_text
@@ -150,7 +150,7 @@ def _page(made: Studies, runs: Sequence[Record], problems: Sequence[str], title:
     ]
     shown = {name: table for part in parts for panel in part.panels for name, table in panel.tables.items()}
     printed = {name: _csv(table) for name, table in shown.items()}
-    return page(title, "repairability", cards, parts, printed, nothing="This store holds no study yet.")
+    return Page(title, "repairability", cards, parts, printed, nothing="This store holds no study yet.").html()
 
 
 def _failures(runs: Sequence[Record]) -> dict[str, Table]:

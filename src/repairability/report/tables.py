@@ -35,13 +35,6 @@ def interval(bounds: Sequence[float]) -> str:
     return short_percent(low) if low == high else f"{100 * low:g}\N{EN DASH}{short_percent(high)}"
 
 
-def label(value: object) -> str:
-    """A row's label: a float is a sparsity, several stand with commas, anything else is as it is."""
-    if isinstance(value, tuple):
-        return ", ".join(map(label, value))
-    return short_percent(value) if isinstance(value, float) else str(value)
-
-
 def plus_minus(mean: float, error: float | None, scale: float = 100, digits: int = 2, *, signed: bool = False) -> str:
     """How a number with its error is written: '49.32 ± 0.22', `signed` '+0.12 ± 0.31'."""
     rounded = round(scale * mean, digits) + 0.0  # no negative zero

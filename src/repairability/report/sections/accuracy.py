@@ -13,7 +13,7 @@ from repairability.report.estimates import Estimate, estimates, repairs, span
 from repairability.report.methods import ordered
 from repairability.report.sections.groups import Group, file_name, gap_cells, groups
 from repairability.report.sections.section import Draw, Section, measured
-from repairability.report.tables import cell, label
+from repairability.report.tables import cell, short_percent
 from repairability.tables import Table
 
 BEYOND_SEEDS, BEYOND_IMAGES = "†", "‡"
@@ -49,8 +49,8 @@ def gap_table(some: Sequence[Group]) -> Table:
     gaps = gap_cells(some, {f"rr - {rule}": ("rr", rule) for rule in rules if rule != "rr"})
     columns = list(dict.fromkeys(column for row in gaps.values() for column in row))
     lines = [
-        (*map(label, key), *(cell(row.get(c), signed=True, mark=True) + _mark(row.get(c)) for c in columns))
-        for key, row in gaps.items()
+        (place, short_percent(s), *(cell(row.get(c), signed=True, mark=True) + _mark(row.get(c)) for c in columns))
+        for (place, s), row in gaps.items()
     ]
     caption = _caption([gap for row in gaps.values() for gap in row.values()])
     title = "RR minus each other rule, points of top-1 accuracy, paired by seed"

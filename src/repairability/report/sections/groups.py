@@ -10,7 +10,7 @@ from typing import Any
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
 from repairability.report.data import ReportData
-from repairability.report.estimates import Estimate, estimates, gaps, repairs
+from repairability.report.estimates import Estimate, gaps, repairs
 
 MODELS = {"resnet18": "ResNet18", "resnet34": "ResNet34", "vgg16bn": "VGG16-BN"}
 DATA = {
@@ -67,10 +67,6 @@ class Group:
     def place(self) -> str:
         """What distinguishes the group in a table."""
         return self.report.title
-
-    def at(self, sparsity: float, rule: str) -> list[Record]:
-        """The runs of one cell, over seeds."""
-        return [r for r in self.records if r.spec.rule == rule and round(r.spec.sparsity, 6) == round(sparsity, 6)]
 
 
 def done(records: Sequence[Record], task: str = "prune") -> list[Record]:
@@ -147,23 +143,12 @@ def options_text(options: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in options.items())
 
 
-def cells(some: Sequence[Group], measure: str = "top1") -> Cells:
-    """(place, sparsity) -> rule -> estimate."""
-    table: Cells = {}
-    for group in some:
-        for method, points in estimates(group.report, measure).items():
-            for s, point in points.items():
-                table.setdefault((group.place, s), {})[method.label] = point
-    return table
-
-
 def gap_cells(some: Sequence[Group], pairs: Mapping[str, tuple[str, str]]) -> Cells:
     """(place, sparsity) -> name of the pair -> its paired gap."""
     table: Cells = {}
     for group in some:
         several = len(repairs(group.report)) > 1
         for name, (rule, against) in pairs.items():
-            for gap in gaps(group.report, rule, against):
-                column = f"{name}, {gap.repair}" if several else name
-                table.setdefault((group.place, gap.sparsity), {})[column] = gap.estimate
+            for (repair, s), gap in gaps(group.report, rule, against).items():
+                table.setdefault((group.place, s), {})[f"{name}, {repair}" if several else name] = gap
     return table
