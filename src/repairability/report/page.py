@@ -27,7 +27,6 @@ class Switch:
     """What a reader may choose: a parameter of charts, or which panels are shown. Many options are `long`."""
 
     name: str
-    title: str
     options: Mapping[str, str]
     long: bool = False
 

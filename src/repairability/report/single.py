@@ -67,7 +67,7 @@ def _cases(switch: Switch, drawn: Sequence[Drawn], tables: Mapping[str, Table], 
 
 def _accuracy(data: ReportData, tables: Mapping[str, Table]) -> list[Panel]:
     options = {name: name for name in [*repairs(data), ALL]}
-    switch = Switch("repair", "Repair", options) if len(options) > 2 else None
+    switch = Switch("repair", options) if len(options) > 2 else None
     drawn = {"accuracy": charts.accuracy(data), "gap": charts.gap(data)}
     return [_panel(drawn, tables, *MEASURED, switch=switch)]
 
@@ -75,10 +75,10 @@ def _accuracy(data: ReportData, tables: Mapping[str, Table]) -> list[Panel]:
 def _diagnosis(data: ReportData, tables: Mapping[str, Table]) -> list[Panel]:
     if data.diagnosis is None:
         return []
-    measures = Switch("measure", "Measure", {measure: measure for measure in charts.HEATMAPS})
+    measures = Switch("measure", {measure: measure for measure in charts.HEATMAPS})
     maps = [{f"heatmap_{measure}": charts.heatmap(data, measure)} for measure in charts.HEATMAPS]
     names = {layer: f"{layer} (projection)" if layer in data.projections else layer for layer in data.diagnosis.rr}
-    layers = Switch("layer", "Layer", names, long=True)
+    layers = Switch("layer", names, long=True)
     return [
         *_cases(measures, maps, {}, ""),
         _panel({"damage": charts.damage(data), "share": charts.share(data)}, {}, switch=layers),
@@ -88,7 +88,7 @@ def _diagnosis(data: ReportData, tables: Mapping[str, Table]) -> list[Panel]:
 
 def _allocations(data: ReportData, tables: Mapping[str, Table]) -> list[Panel]:
     labels = {f"{100 * target:g}": target for target in targets(data)}
-    switch = Switch("target", "Target", {label: short_percent(target) for label, target in labels.items()})
+    switch = Switch("target", {label: short_percent(target) for label, target in labels.items()})
     drawn = [
         {f"levels_{label}": charts.levels(data, target), f"layerwise_{label}": charts.layerwise(data, target)}
         for label, target in labels.items()

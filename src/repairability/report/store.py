@@ -103,11 +103,7 @@ def _once(studies: Sequence[Study]) -> list[Record]:
 
 
 def write_store_report(
-    studies: Sequence[Study],
-    problems: Sequence[str],
-    out: str | Path,
-    formats: Sequence[str] = ("html",),
-    title: str = "Studies",
+    studies: Sequence[Study], problems: Sequence[str], out: str | Path, formats: Sequence[str] = ("html",)
 ) -> list[Path]:
     """Write a store's studies and return the files; `out` and `formats` as for `write_report`.
 
@@ -125,11 +121,11 @@ def write_store_report(
     def charts() -> dict[str, LayerChart]:
         return {name: chart for study in made.given for name, chart in made.charts(study).items()}
 
-    contents = Contents(lambda: _page(made, runs, problems, title), lambda: tables, csv, charts)
+    contents = Contents(lambda: _page(made, runs, problems), lambda: tables, csv, charts)
     return write_contents(contents, out, formats)
 
 
-def _page(made: Studies, runs: Sequence[Record], problems: Sequence[str], title: str) -> str:
+def _page(made: Studies, runs: Sequence[Record], problems: Sequence[str]) -> str:
     parts = []
     for i, (entry, records) in enumerate(made.given.values(), 1):
         words = [("advice", SMOKE if entry.smoke else ""), ("", entry.about), ("hint", f"{counts(entry, records)}.")]
@@ -150,7 +146,7 @@ def _page(made: Studies, runs: Sequence[Record], problems: Sequence[str], title:
     ]
     shown = {name: table for part in parts for panel in part.panels for name, table in panel.tables.items()}
     printed = {name: _csv(table) for name, table in shown.items()}
-    return Page(title, "repairability", cards, parts, printed, nothing="This store holds no study yet.").html()
+    return Page("Studies", "repairability", cards, parts, printed, nothing="This store holds no study yet.").html()
 
 
 def _failures(runs: Sequence[Record]) -> dict[str, Table]:
@@ -179,8 +175,6 @@ def _provenance(runs: Sequence[Record]) -> dict[str, Table]:
 
 def _csv(table: Table) -> str:
     """A finished table as CSV; columns of one name are numbered."""
-    names: list[str] = []
-    for i, column in enumerate(table.columns):
-        again = list(table.columns[:i]).count(column)
-        names.append(f"{column} #{again + 1}" if again else column)
+    before = [list(table.columns[:i]).count(column) for i, column in enumerate(table.columns)]
+    names = [f"{column} #{n + 1}" if n else column for n, column in zip(before, table.columns, strict=True)]
     return csv_text([dict(zip(names, row, strict=True)) for row in table.rows])
