@@ -19,12 +19,11 @@ from repairability.curves import Curves
 from repairability.diagnostics import Diagnosis
 from repairability.errors import MissingExtraError
 from repairability.report import FORMATS, ReportData, charts, write_report
-from repairability.report import single as tidy
 from repairability.report import tables as report_tables
 from repairability.report.charts import named_charts
 from repairability.report.estimates import estimates, gaps
 from repairability.report.markup import to_latex, to_markdown
-from repairability.report.methods import colours, ordered
+from repairability.report.methods import ordered, styles
 from repairability.report.page import script_json
 from repairability.report.single import cards, contents, report_page
 from repairability.tables import Table
@@ -199,18 +198,19 @@ def test_gaps_are_paired_by_seed() -> None:
     rr, erk = (0.30, 0.34, 0.9), (0.29, 0.31)
     runs = [result("rr", 0.95, seed, p) for seed, p in enumerate(rr)]
     runs += [result("erk", 0.95, seed, p) for seed, p in enumerate(erk)]
-    (gap,) = gaps(synthetic(results=runs))
-    assert gap.estimate.mean == pytest.approx(0.02)  # of 0.01 and 0.03; the third seed has no partner
-    assert gap.estimate.error == pytest.approx(math.sqrt(2 * 0.01**2))
-    (gap,) = gaps(synthetic(results=[result("rr", 0.95, 0, 0.5), result("erk", 0.95, 0, 0.2)]))
-    assert gap.estimate.error == pytest.approx(math.sqrt(0.25 / 1000 + 0.16 / 1000))
-    assert gaps(synthetic(results=[result("rr", 0.95, 0, 0.5), result("erk", 0.95, 1, 0.2)])) == []
+    (gap,) = gaps(synthetic(results=runs)).values()
+    assert gap.mean == pytest.approx(0.02)  # of 0.01 and 0.03; the third seed has no partner
+    assert gap.error == pytest.approx(math.sqrt(2 * 0.01**2))
+    (gap,) = gaps(synthetic(results=[result("rr", 0.95, 0, 0.5), result("erk", 0.95, 0, 0.2)])).values()
+    assert gap.error == pytest.approx(math.sqrt(0.25 / 1000 + 0.16 / 1000))
+    assert gaps(synthetic(results=[result("rr", 0.95, 0, 0.5), result("erk", 0.95, 1, 0.2)])) == {}
 
 
 def test_methods_keep_their_order_and_colour() -> None:
     assert ordered(["mine", "lamp", "rr", "mine", "global"]) == ["global", "rr", "lamp", "mine"]
-    assert colours(["rr", "mine"])["rr"] == colours(["rr"])["rr"]
-    assert len(set(colours(["global", "uniform", "raw", "residual", "rr", "erk", "lamp", "mine"]).values())) == 8
+    assert styles(["rr", "mine"])["rr"] == styles(["rr"])["rr"]
+    every = styles(["global", "uniform", "raw", "residual", "rr", "erk", "lamp", "mine"]).values()
+    assert [len(set(values)) for values in zip(*every, strict=True)] == [8, 8]  # colours, shapes
 
 
 def test_allocations_side_by_side() -> None:
@@ -225,7 +225,7 @@ def test_allocations_side_by_side() -> None:
     assert "erk 81.82 % (75.00 % of all)" in table.caption
     alone = report_tables.allocations(synthetic(allocations=[rr], projections=[]), 0.9)
     assert alone.columns == ("layer", "total", "rr")
-    assert tidy.allocation_rows(data, 0.9)[1]["rr - erk"] == 0.5
+    assert report_tables.allocation_rows(data, 0.9)[1]["rr - erk"] == 0.5
 
 
 def test_an_allocation_without_target_counts_by_what_it_reached() -> None:
@@ -237,8 +237,6 @@ def test_an_allocation_without_target_counts_by_what_it_reached() -> None:
 def test_diagnosis_and_transition() -> None:
     data = synthetic()
     diagnosis, transition = report_tables.diagnosis(data), report_tables.transition(data)
-    assert diagnosis is not None
-    assert transition is not None
     assert len(diagnosis.rows) == len(TOTALS) * len(GRID)
     assert diagnosis.columns == ("layer", "sparsity", "raw", "residual", "rr")
     assert transition.rows[0] == ("94 %", "0.1000", "0.8000", "")
@@ -437,5 +435,5 @@ def test_a_missing_package_names_its_extra(package: str, name: str, monkeypatch:
 
 
 def test_csv_of_odd_names() -> None:
-    text = tidy.named_csv(synthetic(provenance={"a,b": 'c "d"\ne'}))["provenance"]
+    text = report_tables.named_csv(synthetic(provenance={"a,b": 'c "d"\ne'}))["provenance"]
     assert list(csv.reader(io.StringIO(text))) == [["what", "value"], ["a,b", 'c "d"\ne']]

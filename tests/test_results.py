@@ -12,10 +12,10 @@ import pytest
 from repairability import InputError
 from repairability.experiments import Record, Store, StudyEntry
 from repairability.experiments.archive import read_studies, write_archive
-from repairability.report.charts import drawn_by, render
-from repairability.report.documents import Studies, renew, with_tables
+from repairability.report.documents import renew, with_tables
+from repairability.report.drawing import drawn_by, render
 from repairability.report.markup import to_markdown
-from repairability.report.store import write_store_report
+from repairability.report.store import Studies, write_store_report
 from test_cli_images import run as call
 from test_report_studies import SECTIONS, failed, run, study_section, study_tables
 

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from repairability.experiments.store import Record
 from repairability.report import charts
-from repairability.report.estimates import Gap, gaps
+from repairability.report.estimates import Estimate, gaps
 from repairability.report.sections.accuracy import gap_charts, sweeps
-from repairability.report.sections.groups import Cells, Group, cells, file_name, gap_cells, groups
+from repairability.report.sections.groups import Cells, Group, file_name, gap_cells, groups
 from repairability.report.sections.section import Section
 from repairability.report.tables import interval
 from repairability.transition import Interval, longest_run
 from reproduction.paper import Number, by_rule, numbers, paper_table, setting
-from reproduction.sections.compare import HEAD, RESNET18, Paper, compare, of_the_papers_network, shown
+from reproduction.sections.compare import (
+    HEAD,
+    RESNET18,
+    Paper,
+    beyond_noise,
+    cells,
+    compare,
+    of_the_papers_network,
+    shown,
+)
 
 BAND = {0.94: Number(3.12, 0.64), 0.945: Number(2.59, 0.78), 0.95: Number(2.50, 0.63), 0.955: Number(2.32, 0.24)}
 """RR minus ERK in the central band, from the paper's text."""
@@ -131,11 +140,12 @@ def _with_gap(ours: Sequence[Group], against: str) -> Cells:
     }
 
 
-def central_band(some: Sequence[Gap]) -> Interval | None:
+def central_band(some: Mapping[tuple[str, float], Estimate]) -> Interval | None:
     """The longest run of sparsities where the gap is more than two paired standard errors above 0."""
-    points = sorted(some, key=lambda gap: gap.sparsity)
-    means = [gap.estimate.mean for gap in points]
-    return longest_run([gap.sparsity for gap in points], [gap.beyond_noise for gap in points], means)
+    points = sorted(((s, gap) for (_, s), gap in some.items()), key=lambda point: point[0])
+    return longest_run(
+        [s for s, _ in points], [beyond_noise(gap) for _, gap in points], [gap.mean for _, gap in points]
+    )
 
 
 def _fine_sweep() -> Paper:

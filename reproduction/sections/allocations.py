@@ -16,12 +16,12 @@ from repairability.models import create_model
 from repairability.network.layers import prunable_layers
 from repairability.report import charts
 from repairability.report.data import ReportData
-from repairability.report.sections.groups import Cells, Group, cells, data_name, file_name, groups
+from repairability.report.sections.groups import Cells, Group, data_name, file_name, groups
 from repairability.report.sections.section import Draw, Section
 from repairability.report.tables import short_percent
 from repairability.rules.erk import erk_raw, erk_scale
 from reproduction.paper import Number, by_rule, numbers, paper_table, setting, share
-from reproduction.sections.compare import HEAD, RESNET18, Paper, compare, shown, tabulated
+from reproduction.sections.compare import HEAD, RESNET18, Paper, cells, compare, shown, tabulated
 
 PLACE = ("CIFAR100", 0.95)
 """What the paper's layerwise tables are of."""
@@ -101,7 +101,7 @@ def erk_cap(records: Sequence[Record]) -> Section:
     runs = shown(records, BOTH, _at_the_place)
     ours: Cells = {}
     for group, s in _both(groups(runs, RESNET18)):
-        erk = group.at(s, "erk")
+        erk = _at(group, s, "erk")
         densities = uncapped(erk[0].spec)
         rows = [
             {"key": (layer,), "column": "uncapped density", "density": density, "n": record.result["n"]}
@@ -165,23 +165,28 @@ def _at_the_place(spec: RunSpec) -> bool:
     return (data_name(spec.data), round(spec.sparsity, 6)) == PLACE
 
 
+def _at(group: Group, sparsity: float, rule: str) -> list[Record]:
+    """The runs of one cell, over seeds."""
+    return [run for run in group.records if run.spec.rule == rule and round(run.spec.sparsity, 6) == round(sparsity, 6)]
+
+
 def _both(ours: Sequence[Group]) -> Iterator[tuple[Group, float]]:
     """Each group at each sparsity where it has both rr and erk."""
     for group in ours:
         for s in sorted({round(record.spec.sparsity, 6) for record in group.records}):
-            if group.at(s, "rr") and group.at(s, "erk"):
+            if _at(group, s, "rr") and _at(group, s, "erk"):
                 yield group, s
 
 
 def _pairs(group: Group, s: float) -> list[tuple[Record, Record]]:
     """rr and erk of the same seeds."""
-    erk = {record.spec.seed: record for record in group.at(s, "erk")}
-    return [(record, erk[record.spec.seed]) for record in group.at(s, "rr") if record.spec.seed in erk]
+    erk = {record.spec.seed: record for record in _at(group, s, "erk")}
+    return [(record, erk[record.spec.seed]) for record in _at(group, s, "rr") if record.spec.seed in erk]
 
 
 def _levels(group: Group, s: float) -> Cells:
     """(layer,) -> rr, erk and rr - erk over seeds."""
-    levels = [(rule, record, record.result["allocation"]) for rule in BOTH for record in group.at(s, rule)]
+    levels = [(rule, record, record.result["allocation"]) for rule in BOTH for record in _at(group, s, rule)]
     for rr, erk in _pairs(group, s):
         mine, theirs = rr.result["allocation"], erk.result["allocation"]
         levels.append(("rr - erk", rr, {layer: mine[layer] - theirs[layer] for layer in mine if layer in theirs}))
@@ -195,7 +200,7 @@ def _levels(group: Group, s: float) -> Cells:
 
 def _deviation(group: Group, s: float, levels: Cells) -> Any:
     """The chart of mean deviations, with error bars over seeds."""
-    result = group.at(s, "rr")[0].result
+    result = _at(group, s, "rr")[0].result
     shared = {layer: row for (layer,), row in levels.items() if layer in result["totals"] and "rr - erk" in row}
     totals = {layer: result["totals"][layer] for layer in shared}
     plans = [

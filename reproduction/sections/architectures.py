@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from repairability.experiments.store import Record
 from repairability.report.estimates import gaps, leaders
 from repairability.report.sections.accuracy import gap_charts, sweeps
-from repairability.report.sections.groups import Group, Key, cells, gap_cells, groups
+from repairability.report.sections.groups import Group, Key, gap_cells, groups
 from repairability.report.sections.section import Section
-from repairability.report.tables import interval, label
+from repairability.report.tables import interval
 from repairability.tables import Table
 from reproduction.paper import by_rule, numbers, paper_table, setting
 from reproduction.paper import interval as printed_interval
-from reproduction.sections.compare import HEAD, RESNET18, Paper, compare, tabulated
+from reproduction.sections.compare import HEAD, RESNET18, Paper, beyond_noise, cells, compare, label, tabulated
 
 PAIRS = {f"rr - {rule}": ("rr", rule) for rule in ("erk", "lamp", "raw")}
 PRINTED_PAIRS = {"rr - erk": "RR - ERK", "rr - lamp": "RR - LAMP", "rr - raw": "RR - Raw"}
@@ -67,7 +67,7 @@ def architecture_summary(records: Sequence[Record]) -> Section:
     ours: dict[Key, tuple[str, str]] = {}
     for group in groups(records):
         best = [rank.sparsity for rank in leaders(group.report) if "rr" in rank.labels and rank.runner_up]
-        above = [gap.sparsity for gap in gaps(group.report) if gap.beyond_noise]
+        above = [s for (_, s), gap in gaps(group.report).items() if beyond_noise(gap)]
         model = group.report.model
         ours[model, group.place.removeprefix(f"{model} on ")] = (_listed(best), _listed(above))
     words: dict[Key, tuple[str, str]] = {}

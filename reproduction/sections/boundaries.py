@@ -11,8 +11,7 @@ from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
 from repairability.report.estimates import estimates, leaders
 from repairability.report.methods import ordered
-from repairability.report.sections.accuracy import sweeps
-from repairability.report.sections.gaps import gap_table
+from repairability.report.sections.accuracy import gap_table, sweeps
 from repairability.report.sections.groups import Group, data_name, groups
 from repairability.report.sections.section import Section, measured
 from repairability.report.tables import short_percent

@@ -8,7 +8,7 @@ from statistics import mean
 from repairability.experiments.store import Record
 from repairability.report.sections.groups import groups
 from repairability.report.sections.section import Section
-from repairability.report.tables import label
+from repairability.report.tables import short_percent
 from repairability.tables import Table
 
 HEAD = ("network", "sparsity", "chosen", "its top-1, %", "best, %", "regret", "worst", "best minus worst rule")
@@ -38,7 +38,7 @@ def choice(records: Sequence[Record]) -> Section:
             every += regrets
             rules = ", ".join(dict.fromkeys(run.spec.rule for run in chosen))
             numbers = (100 * mean(reached), 100 * mean(best), mean(regrets), max(regrets), mean(spread))
-            rows.append((group.place, label(sparsity), rules, *(f"{number:.2f}" for number in numbers)))
+            rows.append((group.place, short_percent(sparsity), rules, *(f"{number:.2f}" for number in numbers)))
     caption = "No runs that recorded an agreement."
     if every:
         caption = (

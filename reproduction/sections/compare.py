@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
-from repairability.report.estimates import Estimate, Row, over_seeds
+from repairability.report.estimates import Estimate, Row, estimates, over_seeds
 from repairability.report.methods import ordered
-from repairability.report.sections.groups import Cells, Key, model_name
+from repairability.report.sections.groups import Cells, Group, Key, model_name
 from repairability.report.sections.section import measured
-from repairability.report.tables import cell, label, plus_minus
+from repairability.report.tables import cell, plus_minus, short_percent
 from repairability.tables import Table
 from reproduction.paper import Number
 
@@ -32,6 +32,28 @@ def shown(
     """
     ruled = [record for record in records if rules is None or record.spec.rule in rules]
     return [record for record in ruled if where is not None and where(record.spec)] or ruled
+
+
+def cells(some: Sequence[Group], measure: str = "top1") -> Cells:
+    """(place, sparsity) -> rule -> estimate."""
+    table: Cells = {}
+    for group in some:
+        for method, points in estimates(group.report, measure).items():
+            for s, point in points.items():
+                table.setdefault((group.place, s), {})[method.label] = point
+    return table
+
+
+def beyond_noise(gap: Estimate) -> bool:
+    """More than two paired standard errors above 0."""
+    return gap.mean > 2 * (gap.standard_error or 0.0)
+
+
+def label(value: object) -> str:
+    """A row's label: a float is a sparsity, several stand with commas, anything else is as it is."""
+    if isinstance(value, tuple):
+        return ", ".join(map(label, value))
+    return short_percent(value) if isinstance(value, float) else str(value)
 
 
 def tabulated(rows: Iterable[Row], measure: str) -> Cells:

@@ -145,10 +145,10 @@ def percent(sparsity: float) -> str:
     return f"{100 * sparsity:.2f} %"
 
 
-def csv_text(rows: Sequence[dict[str, object]]) -> str:
-    """Rows of one shape as CSV; floats by repr, so that reading them back gives the same bits."""
+def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows as CSV, with the columns of all of them; floats by repr, so that reading them back gives the same bits."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    writer = csv.DictWriter(out, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()

@@ -173,12 +173,12 @@ def calibration_images(data: Data, count: int, seed: int, more: int = 0) -> rp.C
 
 def check_classes(model: nn.Module, data: Data, name: str) -> None:
     """A head for other classes than the data's is a mistake worth naming before any work is done."""
-    from repairability.models.weights import last_linear
+    from torch import nn
 
-    _, head = last_linear(model) or ("", None)
-    if head is not None and head.out_features != data.classes:
+    heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if heads and heads[-1].out_features != data.classes:
         raise InputError(
-            f"{name} has {head.out_features} outputs, {data.name} has {data.classes} classes; "
+            f"{name} has {heads[-1].out_features} outputs, {data.name} has {data.classes} classes; "
             f"say --num-classes {data.classes} and give weights that fit"
         )
 

@@ -23,8 +23,9 @@ def verb(
     Example: repairability renew README.md --store reproduction/results --check
     """
     from repairability.experiments.archive import read_studies
-    from repairability.report.documents import Studies, renew
+    from repairability.report.documents import renew
     from repairability.report.files import write_file
+    from repairability.report.store import Studies
 
     studies, problems = read_studies(store)
     note(*problems)

@@ -37,8 +37,7 @@ def verb(
     """
     from repairability.experiments.archive import read_studies
     from repairability.report import write_report
-    from repairability.report.documents import Studies
-    from repairability.report.store import counts, write_store_report
+    from repairability.report.store import Studies, counts, write_store_report
 
     page, wanted = out or Path("report.html"), [name.strip() for name in formats.split(",")]
     if file and not store and not study:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from repairability.report import drawing
 from repairability.report.data import ReportData
-from repairability.report.drawing import GREY, ROOM, Row, altair, chart, house_style, layer_labels, level, lines
+from repairability.report.drawing import GREY, ROOM, Row, altair, chart, layer_labels, level, lines
 from repairability.report.estimates import Estimate, estimates, gaps, how_measured, leaders
-from repairability.report.methods import colours
+from repairability.report.methods import STYLES, styles
 from repairability.report.tables import TITLES, at_target, interval, layers_of, short_percent, targets
 
 if TYPE_CHECKING:
@@ -25,21 +25,21 @@ HEATMAPS = {
     "residual": "residual: damage left after repair",
 }
 SERIES = ("circle", "diamond", "triangle-up", "square", "cross", "star")
-drawn_by, render = drawing.drawn_by, drawing.render
 
 
 def _hundred(fraction: float | None) -> float:
     return round(100 * (fraction or 0), 10)
 
 
-def _point(estimate: Estimate) -> Row:
-    return {"value": _hundred(estimate.mean), "error": _hundred(estimate.error), "seeds": estimate.seeds}
+def _point(name: str, repair: str, sparsity: float, estimate: Estimate) -> Row:
+    point = {"name": name, "repair": repair, "sparsity": _hundred(sparsity), "value": _hundred(estimate.mean)}
+    return {**point, "error": _hundred(estimate.error), "seeds": estimate.seeds}
 
 
 def accuracy(data: ReportData, band: tuple[float, float] | None = None) -> LayerChart | None:
     """Top-1 against target sparsity, one line per rule; several repairs differ by dash. `band` is shaded."""
     rows = [
-        {"name": method.rule, "repair": method.repair, "sparsity": _hundred(s), **_point(estimate)}
+        _point(method.rule, method.repair, s, estimate)
         for method, points in estimates(data).items()
         for s, estimate in points.items()
     ]
@@ -58,7 +58,7 @@ def accuracy(data: ReportData, band: tuple[float, float] | None = None) -> Layer
             layers += level(dense, f"dense {dense:.2f}", dash=[2, 3])
         else:  # so far up that its line would flatten the rest
             note = f"dense: {dense:.2f} %, above this chart"
-    style = house_style(dict.fromkeys(row["name"] for row in rows))
+    style = styles(row["name"] for row in rows)
     layers += lines(rows, style, "target sparsity, %", "top-1 accuracy, %", ".2f", zero=True)
     return chart(layers, f"Top-1 accuracy, {data.model} on {data.data}", words, note=note)
 
@@ -69,19 +69,15 @@ def gap(data: ReportData) -> LayerChart | None:
     if not points:
         return None
     name = "rr - erk"
-    rows = [
-        {"name": name, "repair": point.repair, "sparsity": _hundred(point.sparsity), **_point(point.estimate)}
-        for point in points
-    ]
+    rows = [_point(name, repair, s, estimate) for (repair, s), estimate in points.items()]
     heights = [row["value"] for row in rows]
-    how = how_measured([point.estimate for point in points]).replace("cells marked * are", "some points are")
+    how = how_measured(list(points.values())).replace("cells marked * are", "some points are")
     words = (
         f"rr minus erk lies between {min(heights):+.2f} and {max(heights):+.2f} points, above 0 at "
         f"{sum(height > 0 for height in heights)} of {len(heights)}; paired by seed, {how}."
     )
-    style = {name: (colours(["rr"])["rr"], "circle")}
-    layers = level(0, colour=colours(["erk"])["erk"])
-    layers += lines(rows, style, "target sparsity, %", "rr minus erk, points", "+.2f", legend=False)
+    layers = level(0, colour=STYLES["erk"][0])
+    layers += lines(rows, {name: STYLES["rr"]}, "target sparsity, %", "rr minus erk, points", "+.2f", legend=False)
     title = f"rr minus erk, {data.model} on {data.data}"
     return chart(layers, title, words, note=f"paired by seed; {how}", height=210)
 
@@ -99,8 +95,8 @@ def transition(data: ReportData) -> LayerChart | None:
     bands = {name: scores[key] for key, name in (("broad", "broad band"), ("core", "core")) if scores[key] is not None}
     where = ", ".join(f"{name} {interval(bounds)}" for name, bounds in reversed(bands.items()))
     words = f"Method {scores['method']}, series {', '.join(scores['series'])}: {where or 'no transition found'}."
-    colour = colours(scores["series"])
-    style = {name: (colour[name], SERIES[i % len(SERIES)]) for i, name in enumerate(scores["series"])}
+    coloured = styles(scores["series"]).items()
+    style = {name: (colour, SERIES[i % len(SERIES)]) for i, (name, (colour, _)) in enumerate(coloured)}
     drawn = lines(rows, style, "sparsity, %", str(scores["method"]), ".4f")
     return chart([*drawing.shaded(bands), *drawn], f"{scores['method']}, {data.model} on {data.data}", words)
 
@@ -139,7 +135,7 @@ def _one_layer(
     if alone:
         others = drawing.rows_of(rows).mark_line(color=GREY, strokeWidth=1, opacity=0.35)
         layers = [others.encode(x="sparsity:Q", y="value:Q", detail="layer:N"), *level(1, dash=[2, 3])]
-    layers += lines(rows, house_style(measures), "sparsity, %", axis, ".4f", legend=not alone, **options)
+    layers += lines(rows, styles(measures), "sparsity, %", axis, ".4f", legend=not alone, **options)
     drawn = chart(layers, title, words[first], height=230, usermeta={"switch": "layer", "words": words})
     return drawn.add_params(altair().param(name="layer", value=first))
 
@@ -199,7 +195,7 @@ def layerwise(data: ReportData, target: float, spread: Mapping[str, float] | Non
         f"The largest difference from ERK is that of {far['name']} at {far['layer']}: "
         f"{plans[far['name']][far['layer']]:.3f} against {erk[far['layer']]:.3f}."
     )
-    zero = level(0, colour=colours(["erk"])["erk"], axis="x")
+    zero = level(0, colour=STYLES["erk"][0], axis="x")
     return _by_layer(data, target, rows, zero, "sparsity minus ERK's", "+.4f", words)
 
 

@@ -116,18 +116,7 @@ class ReportData(Value):
         return tables.accuracy(self)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "title": self.title,
-            "model": self.model,
-            "data": self.data,
-            "dense": None if self.dense is None else dict(self.dense),
-            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(),
-            "projections": list(self.projections),
-            "allocations": [allocation.to_dict() for allocation in self.allocations],
-            "results": [dict(row) for row in self.results],
-            "transition": None if self.transition is None else dict(self.transition),
-            "provenance": dict(self.provenance),
-        }
+        return {name: _plain(part) for name, part in super().to_dict().items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ReportData:
@@ -140,6 +129,15 @@ class ReportData(Value):
         parts["diagnosis"] = None if diagnosis is None else Diagnosis.from_dict(diagnosis)
         parts["allocations"] = [Allocation.from_dict(plan) for plan in data.get("allocations") or ()]
         return cls(**parts)
+
+
+def _plain(part: Any) -> Any:
+    """A part as plain objects, to which `_read` is the way back."""
+    if isinstance(part, Value):
+        return part.to_dict()
+    if isinstance(part, tuple):
+        return [_plain(piece) for piece in part]
+    return dict(part) if isinstance(part, Mapping) else part
 
 
 def _read(name: str, kind: TypeAdapter[Any], given: object) -> Any:

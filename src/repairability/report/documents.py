@@ -14,14 +14,9 @@ from pathlib import Path
 
 from repairability._files import read_text
 from repairability.errors import InputError, unknown
-from repairability.experiments.store import Record
-from repairability.experiments.study import StudyEntry
-from repairability.report.charts import render
+from repairability.report.drawing import render
 from repairability.report.markup import to_markdown
-from repairability.report.sections import Section, joined, study_sections
-from repairability.report.sections.section import Draw
-from repairability.report.store import overview
-from repairability.tables import Table
+from repairability.report.store import Studies, overview
 
 MARK = re.compile(r"<!--\s*((?:study|studies)\b.*?)-->")
 END = re.compile(r"<!--\s*end\s*-->")
@@ -35,39 +30,6 @@ class Renewal:
     path: Path
     content: str | bytes
     outdated: Sequence[str]
-
-
-class Studies:
-    """The sections of a store's studies; each study's are made once, when somebody wants them."""
-
-    def __init__(self, studies: Sequence[tuple[StudyEntry, Sequence[Record]]]) -> None:
-        self.given = {entry.name: (entry, records) for entry, records in studies}
-        self.made: dict[str, dict[str, Section]] = {}
-
-    def sections(self, study: str) -> dict[str, Section]:
-        """By their short names."""
-        if study not in self.given:
-            raise unknown("study", study, self.given)
-        if study not in self.made:
-            entry, records = self.given[study]
-            self.made[study] = study_sections(entry.sections, records, smoke=entry.smoke)
-        return self.made[study]
-
-    def tables(self, study: str, section: str | None = None) -> list[Table]:
-        """Of a study, or of one of its sections."""
-        sections = self.sections(study)
-        if section is not None and section not in sections:
-            raise unknown(f"section of {study}", section, sections)
-        return list((joined(sections) if section is None else sections[section]).tables)
-
-    def figures(self, study: str) -> dict[str, Draw]:
-        """The charts of a study as STUDY_CHART."""
-        return {f"{study}_{name}": draw for name, draw in joined(self.sections(study)).figures.items()}
-
-    def figure(self, name: str) -> Draw | None:
-        """The chart STUDY_CHART, where there is one."""
-        made = (self.figures(study).get(name) for study in self.given if name.startswith(f"{study}_"))
-        return next((draw for draw in made if draw is not None), None)
 
 
 def renew(document: Path, studies: Studies) -> list[Renewal]:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from repairability.errors import MissingExtraError
-from repairability.report.methods import colours, marks
+from repairability.report.methods import styles
 
 if TYPE_CHECKING:
     from altair import LayerChart
@@ -54,13 +54,6 @@ def altair() -> Any:
 
 def rows_of(rows: Iterable[Row]) -> Any:
     return altair().Chart(altair().Data(values=list(rows)))
-
-
-def house_style(names: Iterable[str]) -> Style:
-    """Rules and series as `methods` colours and marks them."""
-    names = list(names)
-    colour, mark = colours(names), marks(names)
-    return {name: (colour[name], mark[name]) for name in names}
 
 
 def chart(
@@ -118,7 +111,7 @@ def lines(
 def dots(rows: Sequence[Row], labels: Mapping[str, str], x: str, number: str) -> list[Any]:
     """A dot for each layer and name, with error bars where there are errors."""
     alt = altair()
-    style = house_style(dict.fromkeys(row["name"] for row in rows))
+    style = styles(row["name"] for row in rows)
     key = _key(style, margin=160)
     base = rows_of({**row, "label": labels[row["layer"]]} for row in rows).encode(
         x=alt.X("value:Q", title=x, scale=alt.Scale(zero=False, padding=8), axis=alt.Axis(tickCount=6, **ROOM)),

@@ -63,20 +63,6 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Gap:
-    """Accuracy of one rule minus another's on the same seeds, at one sparsity."""
-
-    repair: str
-    sparsity: float
-    estimate: Estimate
-
-    @property
-    def beyond_noise(self) -> bool:
-        """More than two standard errors above 0."""
-        return self.estimate.mean > 2 * (self.estimate.standard_error or 0.0)
-
-
-@dataclass(frozen=True)
 class Leader:
     """The highest mean at one sparsity, all methods that have it, and who comes next."""
 
@@ -95,27 +81,22 @@ def _sparsity(row: Row) -> float:
     return round(float(row["sparsity"]), 6)
 
 
-def methods(data: ReportData) -> list[Method]:
-    """Rules in the house's order, within each the repairs as they came."""
-    repairs = list(dict.fromkeys(str(row["repair"]) for row in data.results))
-    present = {(row["rule"], row["repair"]) for row in data.results}
-    return [
-        Method(rule, repair, rule if len(repairs) == 1 else f"{rule}, {repair}")
-        for rule in ordered(str(row["rule"]) for row in data.results)
-        for repair in repairs
-        if (rule, repair) in present
-    ]
+def repairs(data: ReportData) -> list[str]:
+    """The repairs of the results, as they came."""
+    return list(dict.fromkeys(str(row["repair"]) for row in data.results))
 
 
 def estimates(data: ReportData, measure: str = "top1") -> dict[Method, dict[float, Estimate]]:
-    """For each method the estimate at each of its sparsities; runs without `measure` do not count."""
+    """For each method the estimate at each of its sparsities; runs without `measure` do not count. Rules in the house's
+    order, within each the repairs as they came."""
     cells = over_seeds(data.results, measure, lambda row: (row["rule"], row["repair"], _sparsity(row)))
-    points = sparsities(data)
-    lines = {
-        method: {s: cells[method.rule, method.repair, s] for s in points if (method.rule, method.repair, s) in cells}
-        for method in methods(data)
+    known, points = repairs(data), sparsities(data)
+    return {
+        Method(rule, repair, rule if len(known) == 1 else f"{rule}, {repair}"): line
+        for rule in ordered(row["rule"] for row in data.results)
+        for repair in known
+        if (line := {s: cells[rule, repair, s] for s in points if (rule, repair, s) in cells})
     }
-    return {method: line for method, line in lines.items() if line}
 
 
 def over_seeds(rows: Iterable[Row], measure: str, key: Callable[[Row], Key]) -> dict[Key, Estimate]:
@@ -124,43 +105,38 @@ def over_seeds(rows: Iterable[Row], measure: str, key: Callable[[Row], Key]) -> 
     for row in rows:
         if row.get(measure) is not None:
             cells.setdefault(key(row), []).append(row)
-    return {name: _estimate(runs, measure) for name, runs in cells.items()}
+    return {
+        name: _estimate([float(run[measure]) for run in runs], runs, measure if measure in FRACTIONS else None)
+        for name, runs in cells.items()
+    }
 
 
-def _estimate(runs: Sequence[Row], measure: str) -> Estimate:
-    values = [float(run[measure]) for run in runs]
-    mean, n = statistics.fmean(values), min(int(run["n"]) for run in runs)
+def _estimate(values: Sequence[float], runs: Sequence[Row], fraction: str | None) -> Estimate:
+    """Over `values`, of these runs; one alone has the binomial errors of their `fraction`, added in quadrature."""
     error: float | None = None
     if len(values) > 1:
         error = statistics.stdev(values)
-    elif measure in FRACTIONS:
-        error = math.sqrt(max(0.0, mean * (1 - mean)) / n)
-    return Estimate(mean, error, len(values), n)
+    elif fraction is not None:
+        error = math.sqrt(sum(max(0.0, run[fraction] * (1 - run[fraction])) / run["n"] for run in runs))
+    return Estimate(statistics.fmean(values), error, len(values), min(int(run["n"]) for run in runs))
 
 
-def gaps(data: ReportData, rule: str = "rr", against: str = "erk") -> list[Gap]:
-    """`rule` minus `against`, paired by seed: the mean difference and the sample standard deviation of the differences;
-    with one common seed both runs' binomial errors, added in quadrature as if they were independent."""
-    cells: dict[tuple[str, float], dict[str, dict[int, Row]]] = {}
-    for row in data.results:
-        cells.setdefault((str(row["repair"]), _sparsity(row)), {}).setdefault(row["rule"], {})[row["seed"]] = row
-    repairs = list(dict.fromkeys(repair for repair, _ in cells))
-    paired = []
-    for repair, s in sorted(cells, key=lambda cell: (repairs.index(cell[0]), cell[1])):
-        ours, theirs = cells[repair, s].get(rule, {}), cells[repair, s].get(against, {})
-        pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
-        if pairs:
-            paired.append(Gap(repair, s, _difference(pairs)))
-    return paired
+def gaps(data: ReportData, rule: str = "rr", against: str = "erk") -> dict[tuple[str, float], Estimate]:
+    """(repair, sparsity) -> accuracy of `rule` minus `against`, paired by seed: the mean difference and the sample
+    standard deviation of the differences; with one common seed both runs' binomial errors, added in quadrature as if
+    they were independent."""
+    runs = {(row["rule"], row["repair"], _sparsity(row), row["seed"]): row for row in data.results}
+    pairs: dict[tuple[str, float], list[tuple[Row, Row]]] = {}
+    for (name, repair, s, seed), row in runs.items():
+        if name == rule and (against, repair, s, seed) in runs:
+            pairs.setdefault((repair, s), []).append((row, runs[against, repair, s, seed]))
+    cells = [(repair, s) for repair in repairs(data) for s in sparsities(data) if (repair, s) in pairs]
+    return {cell: _difference(pairs[cell]) for cell in cells}
 
 
 def _difference(pairs: Sequence[tuple[Row, Row]]) -> Estimate:
     differences = [float(ours["top1"]) - float(theirs["top1"]) for ours, theirs in pairs]
-    if len(pairs) > 1:
-        error = statistics.stdev(differences)
-    else:
-        error = math.sqrt(sum(row["top1"] * (1 - row["top1"]) / row["n"] for row in pairs[0]))
-    return Estimate(statistics.fmean(differences), error, len(pairs), min(int(x["n"]) for pair in pairs for x in pair))
+    return _estimate(differences, [run for pair in pairs for run in pair], "top1")
 
 
 def leaders(data: ReportData) -> list[Leader]:

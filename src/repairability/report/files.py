@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repairability._files import write_atomically
-from repairability.errors import InputError, unknown
+from repairability._files import make_folder, write_atomically
+from repairability.errors import unknown
 from repairability.report.drawing import render
 from repairability.report.markup import to_latex, to_markdown
 from repairability.tables import Table
@@ -29,8 +30,9 @@ class Contents:
     csv: Callable[[], Mapping[str, str]]
     charts: Callable[[], Mapping[str, LayerChart]]
 
-    def drawn(self, kind: str) -> Files:
-        return {f"{name}.{kind}": render(chart, kind) for name, chart in self.charts().items()}
+
+def _drawn(kind: str, report: Contents) -> Files:
+    return {f"{name}.{kind}": render(chart, kind) for name, chart in report.charts().items()}
 
 
 FORMATS: dict[str, Callable[[Contents], Files]] = {
@@ -38,9 +40,7 @@ FORMATS: dict[str, Callable[[Contents], Files]] = {
     "md": lambda report: {f"{name}.md": to_markdown(table) for name, table in report.tables().items()},
     "csv": lambda report: {f"{name}.csv": text for name, text in report.csv().items()},
     "latex": lambda report: {f"{name}.tex": to_latex(table, name) for name, table in report.tables().items()},
-    "png": lambda report: report.drawn("png"),
-    "pdf": lambda report: report.drawn("pdf"),
-    "svg": lambda report: report.drawn("svg"),
+    **{kind: partial(_drawn, kind) for kind in ("png", "pdf", "svg")},
 }
 """A format and what it writes."""
 
@@ -69,8 +69,5 @@ def write_contents(contents: Contents, out: str | Path, formats: Sequence[str]) 
 
 def write_file(path: Path, content: str | bytes) -> None:
     """Whole or not at all, in a folder that is made if absent."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {path.parent}: {error.strerror}") from error
+    make_folder(path.parent)
     write_atomically(path, content)

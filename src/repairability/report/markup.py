@@ -58,14 +58,13 @@ def to_latex(table: Table, label: str = "") -> str:
 
     columns = "l" + "r" * (len(table.columns) - 1)
     words = ". ".join(part for part in (table.title, table.caption) if part)
-    caption = f"\\caption{{{escape_latex(words)}}}" if words else ""
-    mark = f"\\label{{tab:{label}}}" if label else ""
-    body = [*map(line, table.rows), r"\bottomrule"]
+    named = [f"\\caption{{{escape_latex(words)}}}"] if words else []
+    named += [f"\\label{{tab:{label}}}"] if label else []
+    body = [r"\toprule", line(table.columns), r"\midrule", *map(line, table.rows), r"\bottomrule"]
     if len(table.rows) >= LONG:
-        head = [r"\toprule", line(table.columns), r"\midrule"]
-        title = [f"{caption}{mark} \\\\"] if caption or mark else []
-        lines = ["% needs booktabs and longtable", f"\\begin{{longtable}}{{{columns}}}", *title, *head, r"\endhead"]
-        return "\n".join([*lines, *body, r"\end{longtable}"]) + "\n"
-    lines = ["% needs booktabs", r"\begin{table}", r"\centering", *(x for x in (caption, mark) if x)]
-    lines += [f"\\begin{{tabular}}{{{columns}}}", r"\toprule", line(table.columns), r"\midrule", *body]
+        body.insert(3, r"\endhead")
+        title = [f"{''.join(named)} \\\\"] if named else []
+        lines = ["% needs booktabs and longtable", f"\\begin{{longtable}}{{{columns}}}", *title, *body]
+        return "\n".join([*lines, r"\end{longtable}"]) + "\n"
+    lines = ["% needs booktabs", r"\begin{table}", r"\centering", *named, f"\\begin{{tabular}}{{{columns}}}", *body]
     return "\n".join([*lines, r"\end{tabular}", r"\end{table}"]) + "\n"

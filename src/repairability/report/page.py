@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pydantic_core import to_json
 
 from repairability.errors import MissingExtraError
 from repairability.report.drawing import vega_lite
@@ -27,7 +27,6 @@ class Switch:
     """What a reader may choose: a parameter of charts, or which panels are shown. Many options are `long`."""
 
     name: str
-    title: str
     options: Mapping[str, str]
     long: bool = False
 
@@ -59,43 +58,35 @@ class Part:
     list: Sequence[str] = ()
 
 
-def page(
-    title: str,
-    eyebrow: str,
-    cards: Sequence[Card],
-    parts: Sequence[Part],
-    csv: Mapping[str, str],
-    projections: Sequence[str] = (),
-    nothing: str = "There is nothing to show.",
-) -> str:
-    """The whole page as text; opening it asks nothing of any network. `csv` holds each table's file by its name."""
-    try:
-        import jinja2
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("jinja2", "report") from error
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["tight"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")  # no line begins with %
-    drawn = {name: _alive(chart) for part in parts for block in part.panels for name, chart in block.charts.items()}
-    style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    return environment.get_template("page.html").render(
-        title=title,
-        eyebrow=eyebrow,
-        cards=cards,
-        parts=parts,
-        projections=projections,
-        nothing=nothing,
-        charts=drawn,
-        json=script_json({"charts": {name: alive["spec"] for name, alive in drawn.items()}, "csv": csv}),
-        style=style,
-        script=script,
-        vega=_vega() if drawn else "",
-    )
+@dataclass(frozen=True)
+class Page:
+    """A whole page; `csv` holds each table's file by its name."""
+
+    title: str
+    eyebrow: str
+    cards: Sequence[Card]
+    parts: Sequence[Part]
+    csv: Mapping[str, str]
+    projections: Sequence[str] = ()
+    nothing: str = "There is nothing to show."
+
+    def html(self) -> str:
+        """As text; opening it asks nothing of any network."""
+        try:
+            import jinja2
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("jinja2", "report") from error
+        files, strict = jinja2.FileSystemLoader(FOLDER), jinja2.StrictUndefined
+        environment = jinja2.Environment(
+            loader=files, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True
+        )
+        environment.filters["tight"] = lambda text: text.replace(" %", "\N{NO-BREAK SPACE}%")  # no line begins with %
+        panels = [panel for part in self.parts for panel in part.panels]
+        charts = {name: _alive(chart) for panel in panels for name, chart in panel.charts.items()}
+        json = script_json({"charts": {name: chart["spec"] for name, chart in charts.items()}, "csv": self.csv})
+        style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+        more = {"charts": charts, "json": json, "style": style, "script": script, "vega": _vega() if charts else ""}
+        return environment.get_template("page.html").render(**vars(self), **more)
 
 
 def _alive(chart: LayerChart) -> dict[str, Any]:
@@ -119,13 +110,5 @@ def _vega() -> str:
 
 def script_json(value: object) -> str:
     """JSON that may stand inside a script element: nothing in it can end the element. nan and inf become null."""
-    text = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False)
+    text = to_json(value, inf_nan_mode="null").decode()
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

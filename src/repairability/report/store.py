@@ -1,23 +1,66 @@
-"""A whole store as one page, or as one file per table and chart."""
+"""A whole store: its studies' tables and charts, as one page or as one file each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from repairability.errors import unknown
 from repairability.experiments.store import Record
 from repairability.experiments.study import StudyEntry
 from repairability.report.files import Contents, write_contents
-from repairability.report.page import Card, Panel, Part, page
-from repairability.report.sections import SMOKE, study_section
+from repairability.report.page import Page, Panel, Part
+from repairability.report.sections import SMOKE, Section, joined, study_sections
+from repairability.report.sections.section import Draw
 from repairability.tables import Table, csv_text
 
 if TYPE_CHECKING:
     from altair import LayerChart
 
 Study = tuple[StudyEntry, Sequence[Record]]
+
+
+class Studies:
+    """The sections of a store's studies; each study's are made once, when somebody wants them."""
+
+    def __init__(self, studies: Sequence[Study]) -> None:
+        self.given = {entry.name: (entry, records) for entry, records in studies}
+        self.made: dict[str, dict[str, Section]] = {}
+
+    def sections(self, study: str) -> dict[str, Section]:
+        """By their short names."""
+        if study not in self.given:
+            raise unknown("study", study, self.given)
+        if study not in self.made:
+            entry, records = self.given[study]
+            self.made[study] = study_sections(entry.sections, records, smoke=entry.smoke)
+        return self.made[study]
+
+    def tables(self, study: str, section: str | None = None) -> list[Table]:
+        """Of a study, or of one of its sections."""
+        sections = self.sections(study)
+        if section is not None and section not in sections:
+            raise unknown(f"section of {study}", section, sections)
+        return list((joined(sections) if section is None else sections[section]).tables)
+
+    def named_tables(self, study: str) -> dict[str, Table]:
+        """As STUDY, STUDY_2, ..."""
+        return {f"{study}_{i}" if i > 1 else study: table for i, table in enumerate(self.tables(study), 1)}
+
+    def figures(self, study: str) -> dict[str, Draw]:
+        """The charts of a study as STUDY_CHART."""
+        return {f"{study}_{name}": draw for name, draw in joined(self.sections(study)).figures.items()}
+
+    def figure(self, name: str) -> Draw | None:
+        """The chart STUDY_CHART, where there is one."""
+        made = (self.figures(study).get(name) for study in self.given if name.startswith(f"{study}_"))
+        return next((draw for draw in made if draw is not None), None)
+
+    def charts(self, study: str) -> dict[str, LayerChart]:
+        """Those that its runs fill."""
+        drawn = {name: draw() for name, draw in self.figures(study).items()}
+        return {name: chart for name, chart in drawn.items() if chart is not None}
 
 
 def counts(entry: StudyEntry, records: Sequence[Record]) -> str:
@@ -59,86 +102,51 @@ def _once(studies: Sequence[Study]) -> list[Record]:
     return list({record.run_id: record for _, records in studies for record in records}.values())
 
 
-@dataclass(frozen=True)
-class StudyReport:
-    """One study, made ready: tables and charts by the name of their file."""
-
-    entry: StudyEntry
-    records: Sequence[Record]
-    tables: Mapping[str, Table]
-    charts: Mapping[str, LayerChart]
-
-
-def study_report(entry: StudyEntry, records: Sequence[Record]) -> StudyReport:
-    """The study's section with the names of its files; charts are described here."""
-    section = study_section(entry.sections, records, smoke=entry.smoke)
-    names = [entry.name if i == 0 else f"{entry.name}_{i + 1}" for i in range(len(section.tables))]
-    drawn = {f"{entry.name}_{name}": draw() for name, draw in section.figures.items()}
-    charts = {name: chart for name, chart in drawn.items() if chart is not None}
-    return StudyReport(entry, records, dict(zip(names, section.tables, strict=True)), charts)
-
-
 def write_store_report(
-    studies: Sequence[Study],
-    problems: Sequence[str],
-    out: str | Path,
-    formats: Sequence[str] = ("html",),
-    title: str = "Studies",
+    studies: Sequence[Study], problems: Sequence[str], out: str | Path, formats: Sequence[str] = ("html",)
 ) -> list[Path]:
     """Write a store's studies and return the files; `out` and `formats` as for `write_report`.
 
     `problems` are what the store says of its damaged records. The page is report.html; the other formats are one file
     per table or chart, named after its study.
     """
-    return write_contents(store_contents(studies, problems, title), out, formats)
-
-
-def store_contents(studies: Sequence[Study], problems: Sequence[str], title: str = "Studies") -> Contents:
-    """What the formats write of a store."""
-    reports = [study_report(entry, records) for entry, records in studies]
-    tables = {name: table for report in reports for name, table in report.tables.items()}
-    charts = {name: chart for report in reports for name, chart in report.charts.items()}
-    runs = _once(studies)
+    made, runs = Studies(studies), _once(studies)
+    tables = {name: table for study in made.given for name, table in made.named_tables(study).items()}
 
     def csv() -> dict[str, str]:
         """The tables as printed, and `runs`, every run at full precision."""
-        rows = [record.row() for record in runs]
-        keys = dict.fromkeys(key for row in rows for key in row)
-        every = {"runs": csv_text([{key: row.get(key, "") for key in keys} for row in rows])} if rows else {}
+        every = {"runs": csv_text([record.row() for record in runs])} if runs else {}
         return {name: _csv(table) for name, table in tables.items()} | every
 
-    def whole_page() -> str:
-        parts = [_part(i, report) for i, report in enumerate(reports, 1)]
-        failures, provenance = _failures(runs), _provenance(runs)
-        if failures or problems:
-            panels = [Panel(tables=failures)] if failures else []
-            parts.append(Part("failed", "Failed runs and damaged records", panels, "Failed and damaged", list=problems))
-        if provenance:
-            parts.append(Part("provenance", "Provenance", [Panel(tables=provenance)]))
-        printed = {name: _csv(table) for name, table in {**tables, **failures, **provenance}.items()}
-        cards = _cards(studies, runs, problems)
-        return page(title, "repairability", cards, parts, printed, nothing="This store holds no study yet.")
+    def charts() -> dict[str, LayerChart]:
+        return {name: chart for study in made.given for name, chart in made.charts(study).items()}
 
-    return Contents(whole_page, lambda: tables, csv, lambda: charts)
+    contents = Contents(lambda: _page(made, runs, problems), lambda: tables, csv, charts)
+    return write_contents(contents, out, formats)
 
 
-def _part(number: int, report: StudyReport) -> Part:
-    entry = report.entry
-    smoke = ("advice", SMOKE if entry.smoke else "")
-    words = [smoke, ("", entry.about), ("hint", f"{counts(entry, report.records)}.")]
-    return Part(f"study-{number}", entry.title, [Panel(report.charts, report.tables)], words=words)
-
-
-def _cards(studies: Sequence[Study], runs: Sequence[Record], problems: Sequence[str]) -> list[Card]:
-    failed = _failed(runs)
-    wanted = {run_id for entry, _ in studies for run_id in entry.run_ids}
-    smoke = sum(entry.smoke for entry, _ in studies)
-    return [
-        ("Studies", f"{len(studies):,}", f"{smoke} of them smoke runs" if smoke else ""),
+def _page(made: Studies, runs: Sequence[Record], problems: Sequence[str]) -> str:
+    parts = []
+    for i, (entry, records) in enumerate(made.given.values(), 1):
+        words = [("advice", SMOKE if entry.smoke else ""), ("", entry.about), ("hint", f"{counts(entry, records)}.")]
+        panel = Panel(made.charts(entry.name), made.named_tables(entry.name))
+        parts.append(Part(f"study-{i}", entry.title, [panel], words=words))
+    more = [Panel(tables=tables) for tables in (_failures(runs), _provenance(runs))]
+    if more[0].tables or problems:
+        parts.append(Part("failed", "Failed runs and damaged records", more[:1], "Failed and damaged", list=problems))
+    if more[1].tables:
+        parts.append(Part("provenance", "Provenance", more[1:]))
+    smoke, failed = sum(entry.smoke for entry, _ in made.given.values()), _failed(runs)
+    wanted = {run_id for entry, _ in made.given.values() for run_id in entry.run_ids}
+    cards = [
+        ("Studies", f"{len(made.given):,}", f"{smoke} of them smoke runs" if smoke else ""),
         ("Runs done", f"{len(runs) - failed:,}", f"of {len(wanted):,} in these studies"),
         ("Failed", f"{failed:,}", f"damaged records: {len(problems)}" if problems else ""),
         ("Time", f"{_hours(runs):.2f} h", "summed over runs"),
     ]
+    shown = {name: table for part in parts for panel in part.panels for name, table in panel.tables.items()}
+    printed = {name: _csv(table) for name, table in shown.items()}
+    return Page("Studies", "repairability", cards, parts, printed, nothing="This store holds no study yet.").html()
 
 
 def _failures(runs: Sequence[Record]) -> dict[str, Table]:
@@ -167,8 +175,6 @@ def _provenance(runs: Sequence[Record]) -> dict[str, Table]:
 
 def _csv(table: Table) -> str:
     """A finished table as CSV; columns of one name are numbered."""
-    names: list[str] = []
-    for column in table.columns:
-        again = sum(name == column or name.startswith(f"{column} #") for name in names)
-        names.append(f"{column} #{again + 1}" if again else column)
+    before = [list(table.columns[:i]).count(column) for i, column in enumerate(table.columns)]
+    names = [f"{column} #{n + 1}" if n else column for n, column in zip(before, table.columns, strict=True)]
     return csv_text([dict(zip(names, row, strict=True)) for row in table.rows])

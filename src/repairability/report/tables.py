@@ -1,14 +1,14 @@
-"""ReportData -> tables for people: captions and number formats."""
+"""ReportData -> tables: of each the tidy rows at full precision, and the same for people, with captions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from repairability.allocation import Allocation
-from repairability.report.estimates import Estimate, estimates, how_measured, span, sparsities
+from repairability.report.estimates import Estimate, estimates, how_measured, repairs, span, sparsities
 from repairability.report.methods import ordered
-from repairability.tables import Table, percent
+from repairability.tables import Table, csv_text, percent
 
 if TYPE_CHECKING:
     from repairability.report.data import ReportData
@@ -18,6 +18,10 @@ TITLES = {
     "agreement": "Agreement with the dense network, % of images",
     "kl": "KL divergence from the dense network",
 }
+MEASURED = {"accuracy": "top1", "agreement": "agreement", "kl": "kl"}
+"""A table of results and the column it tells."""
+
+Rows = list[dict[str, Any]]
 
 
 def short_percent(sparsity: float) -> str:
@@ -29,13 +33,6 @@ def interval(bounds: Sequence[float]) -> str:
     """Two sparsities as a range: '95-95.5 %', or one when they are the same."""
     low, high = bounds
     return short_percent(low) if low == high else f"{100 * low:g}\N{EN DASH}{short_percent(high)}"
-
-
-def label(value: object) -> str:
-    """A row's label: a float is a sparsity, several stand with commas, anything else is as it is."""
-    if isinstance(value, tuple):
-        return ", ".join(map(label, value))
-    return short_percent(value) if isinstance(value, float) else str(value)
 
 
 def plus_minus(mean: float, error: float | None, scale: float = 100, digits: int = 2, *, signed: bool = False) -> str:
@@ -55,6 +52,24 @@ def cell(
     return plus_minus(estimate.mean, estimate.error, scale, digits, signed=signed) + star
 
 
+def accuracy_rows(data: ReportData, measure: str = "top1") -> Rows:
+    """One row per rule, repair and sparsity: mean, error and which error it is."""
+    return [
+        {
+            "rule": method.rule,
+            "repair": method.repair,
+            "sparsity": s,
+            measure: point.mean,
+            "error": point.error,
+            "error_kind": point.kind,
+            "seeds": point.seeds,
+            "n": point.n,
+        }
+        for method, points in estimates(data, measure).items()
+        for s, point in points.items()
+    ]
+
+
 def accuracy(data: ReportData, measure: str = "top1") -> Table:
     """Rules by sparsities: the mean over seeds and its error, which the caption names. Also of "agreement" and "kl"."""
     lines = estimates(data, measure)
@@ -66,11 +81,10 @@ def accuracy(data: ReportData, measure: str = "top1") -> Table:
         (method.label, *(cell(line.get(s), scale, digits, mark=mixed) for s in columns))
         for method, line in lines.items()
     ]
-    repairs = ", ".join(dict.fromkeys(str(row["repair"]) for row in data.results))
     caption = f"{data.model} on {data.data}: no results"
     if cells:
-        n, how = span(point.n for point in cells), how_measured(cells, measure)
-        caption = f"{data.model} on {data.data}, repair {repairs}, n = {n} test images; {how}"
+        made, how = ", ".join(repairs(data)), how_measured(cells, measure)
+        caption = f"{data.model} on {data.data}, repair {made}, n = {span(x.n for x in cells)} test images; {how}"
     if data.dense is not None and measure == "top1":
         caption += f". Dense: {100 * data.dense['top1']:.2f}"
         if data.dense.get("top1_bn") is not None:
@@ -105,58 +119,59 @@ def layers_of(allocations: Mapping[str, Allocation]) -> dict[str, int]:
     return {layer: total for plan in allocations.values() for layer, total in plan.totals.items()}
 
 
+def allocation_rows(data: ReportData, target: float) -> Rows:
+    """One row per layer, one column per rule, then each rule minus ERK where ERK is there."""
+    plans = at_target(data, target)
+    erk: Mapping[str, float] = plans.get("erk", {})
+    others = {name: plan for name, plan in plans.items() if erk and name != "erk"}
+    return [
+        {"layer": layer, "total": total, "projection": layer in data.projections}
+        | {name: plan.get(layer) for name, plan in plans.items()}
+        | {f"{x} - erk": p[layer] - erk[layer] if layer in p and layer in erk else None for x, p in others.items()}
+        for layer, total in layers_of(plans).items()
+    ]
+
+
 def allocations(data: ReportData, target: float) -> Table:
-    """Layers by rules at one target, then each rule minus ERK where ERK is there."""
-    named = at_target(data, target)
-    erk: Mapping[str, float] = named.get("erk", {})
-    others = [name for name in named if name != "erk"] if erk else []
-    rows = []
-    for layer, total in layers_of(named).items():
-        kind = ["yes" if layer in data.projections else ""] if data.projections else []
-        levels = [f"{plan[layer]:.4f}" if layer in plan else "" for plan in named.values()]
-        differences = [
-            f"{named[name][layer] - erk[layer]:+.4f}" if layer in named[name] and layer in erk else ""
-            for name in others
-        ]
-        rows.append((layer, f"{total:,}", *kind, *levels, *differences))
-    columns = ("layer", "total", *(["projection"] if data.projections else []), *named, *(f"{x} - erk" for x in others))
+    """Layers by rules at one target."""
+    rows = allocation_rows(data, target)
+    columns = [column for column in rows[0] if column != "projection" or data.projections]
     reached = ", ".join(
-        f"{name} {percent(plan.sparsity)} ({percent(plan.global_sparsity)} of all)" for name, plan in named.items()
+        f"{name} {percent(plan.sparsity)} ({percent(plan.global_sparsity)} of all)"
+        for name, plan in at_target(data, target).items()
     )
     title = f"Sparsity of each layer at {short_percent(target)}"
-    return Table(columns, rows, title, f"{data.model}. Reached, of the prunable weights: {reached}")
+    return printed(rows, columns, title, f"{data.model}. Reached, of the prunable weights: {reached}")
 
 
-def diagnosis(data: ReportData) -> Table | None:
+def diagnosis(data: ReportData) -> Table:
     """Layer, sparsity, raw, residual, rr."""
     if data.diagnosis is None:
-        return None
-    curves = (data.diagnosis.raw, data.diagnosis.residual, data.diagnosis.rr)
-    rows = [
-        (layer, short_percent(s), *(f"{curve[layer][i]:.4f}" for curve in curves))
-        for layer in data.diagnosis.rr
-        for i, s in enumerate(data.diagnosis.rr.grid[layer])
-    ]
+        return Table((), ())
     plain = data.diagnosis.table()
-    return Table(plain.columns, rows, "Damage and what repair leaves of it", f"{data.model}: {plain.caption}")
+    caption = f"{data.model}: {plain.caption}"
+    return printed(data.diagnosis.rows(), plain.columns, "Damage and what repair leaves of it", caption)
 
 
-def transition(data: ReportData) -> Table | None:
+def transition_rows(data: ReportData) -> Rows:
     """One row per sparsity: each series, and whether it lies in the core or the band."""
     scores = data.transition
     if scores is None:
-        return None
-    rows = [
-        (
-            short_percent(s),
-            *("" if values[i] is None else f"{values[i]:.4f}" for values in scores["series"].values()),
-            region(scores, s),
-        )
-        for i, s in enumerate(scores["sparsities"])
-    ]
+        return []
+    columns = [scores["sparsities"], *scores["series"].values(), [region(scores, s) for s in scores["sparsities"]]]
+    names = ("sparsity", *scores["series"], "region")
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def transition(data: ReportData) -> Table:
+    """The same for people."""
+    scores = data.transition
+    if scores is None:
+        return Table((), ())
     bounds = [f"{name} {interval(scores[name])}" for name in ("core", "broad") if scores[name] is not None]
     caption = ", ".join([f"{data.model} on {data.data}, method {scores['method']}", *bounds])
-    return Table(("sparsity", *scores["series"], "region"), rows, "Scores by sparsity", caption)
+    columns = ("sparsity", *scores["series"], "region")
+    return printed(transition_rows(data), columns, "Scores by sparsity", caption)
 
 
 def region(scores: Mapping[str, Sequence[float] | None], sparsity: float) -> str:
@@ -168,22 +183,39 @@ def region(scores: Mapping[str, Sequence[float] | None], sparsity: float) -> str
     return ""
 
 
-def provenance(data: ReportData) -> Table | None:
-    """What made these numbers."""
-    if not data.provenance:
-        return None
-    return Table(("what", "value"), list(data.provenance.items()), "How these numbers were made")
+def printed(rows: Rows, columns: Sequence[str], title: str, caption: str = "") -> Table:
+    """These columns of the rows as people read them."""
+    return Table(
+        tuple(columns), [tuple(_text(column, row[column]) for column in columns) for row in rows], title, caption
+    )
+
+
+def _text(column: str, value: object) -> str:
+    if column == "sparsity" and isinstance(value, float):
+        return short_percent(value)
+    if isinstance(value, float):
+        return f"{value:+.4f}" if column.endswith(" - erk") else f"{value:.4f}"
+    if value is None or isinstance(value, bool):
+        return "yes" if value else ""
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def sheets(data: ReportData) -> dict[str, tuple[Rows, Table]]:
+    """Every table the data can fill, by the name of its file: the rows at full precision, and the same for people."""
+    origin = [{"what": key, "value": text} for key, text in data.provenance.items()]
+    made = {name: (accuracy_rows(data, measure), accuracy(data, measure)) for name, measure in MEASURED.items()}
+    made |= {f"allocations_{100 * x:g}": (allocation_rows(data, x), allocations(data, x)) for x in targets(data)}
+    made["diagnosis"] = data.diagnosis.rows() if data.diagnosis else [], diagnosis(data)
+    made["transition"] = transition_rows(data), transition(data)
+    made["provenance"] = origin, printed(origin, ("what", "value"), "How these numbers were made")
+    return {name: (rows, table) for name, (rows, table) in made.items() if rows}
 
 
 def named_tables(data: ReportData) -> dict[str, Table]:
-    """Every table the data can fill, by the name of its file."""
-    tables: dict[str, Table | None] = {}
-    if data.results:
-        tables["accuracy"] = accuracy(data)
-        for measure in ("agreement", "kl"):
-            if any(row.get(measure) is not None for row in data.results):
-                tables[measure] = accuracy(data, measure)
-    for target in targets(data):
-        tables[f"allocations_{100 * target:g}"] = allocations(data, target)
-    tables |= {"diagnosis": diagnosis(data), "transition": transition(data), "provenance": provenance(data)}
-    return {name: table for name, table in tables.items() if table is not None}
+    return {name: table for name, (_, table) in sheets(data).items()}
+
+
+def named_csv(data: ReportData) -> dict[str, str]:
+    """Every table as tidy rows, and `results`, the single runs with the keys of all of them."""
+    results = {"results": csv_text(data.results)} if data.results else {}
+    return results | {name: csv_text(rows) for name, (rows, _) in sheets(data).items()}

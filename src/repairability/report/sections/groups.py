@@ -10,7 +10,7 @@ from typing import Any
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
 from repairability.report.data import ReportData
-from repairability.report.estimates import Estimate, estimates, gaps
+from repairability.report.estimates import Estimate, gaps, repairs
 
 MODELS = {"resnet18": "ResNet18", "resnet34": "ResNet34", "vgg16bn": "VGG16-BN"}
 DATA = {
@@ -24,7 +24,7 @@ DATA = {
 }
 """Our names, without dashes, and those in print."""
 
-AXES = ("rule", "options", "repair", "sparsity", "seed")
+AXES = {"rule", "options", "repair", "sparsity", "seed"}
 """What varies within a group."""
 
 Key = tuple[Any, ...]
@@ -40,6 +40,11 @@ def model_name(model: str) -> str:
 def data_name(data: str) -> str:
     """The name of a data set in print: 'cifar100' and 'npz:some/CIFAR-100.npz' are CIFAR100; others as given."""
     return DATA.get(_plain(Path(data.rpartition(":")[2]).stem), data)
+
+
+def place_of(spec: RunSpec) -> str:
+    """A network on its data."""
+    return f"{model_name(spec.model)} on {data_name(spec.data)}"
 
 
 def _plain(text: str) -> str:
@@ -63,10 +68,6 @@ class Group:
         """What distinguishes the group in a table."""
         return self.report.title
 
-    def at(self, sparsity: float, rule: str) -> list[Record]:
-        """The runs of one cell, over seeds."""
-        return [r for r in self.records if r.spec.rule == rule and round(r.spec.sparsity, 6) == round(sparsity, 6)]
-
 
 def done(records: Sequence[Record], task: str = "prune") -> list[Record]:
     """The runs that succeeded; of two of one spec, the last."""
@@ -78,26 +79,19 @@ def groups(records: Sequence[Record], model: str | None = None) -> list[Group]:
     """One group per setting, in the order of the records. `place` is the data set, with the network where it is not
     `model` (the one a table is about), and whatever else tells settings apart.
     """
-    settings: list[tuple[dict[str, Any], list[Record]]] = []
+    alike: dict[str, list[Record]] = {}
     for record in done(records):
-        mine = _setting(record.spec)
-        runs = next((runs for setting, runs in settings if setting == mine), None)
-        if runs is None:
-            settings.append((mine, runs := []))
-        runs.append(record)
+        alike.setdefault(record.spec.model_dump_json(exclude=AXES), []).append(record)
+    settings = [(runs[0].spec.model_dump(mode="json", exclude=AXES), runs) for runs in alike.values()]
     made = []
     for mine, runs in settings:
-        network, data = model_name(runs[0].spec.model), data_name(runs[0].spec.data)
-        place = data if network == model else f"{network} on {data}"
+        spec = runs[0].spec
+        place = data_name(spec.data) if model_name(spec.model) == model else place_of(spec)
         near = [other for other, _ in settings if (other["model"], other["data"]) == (mine["model"], mine["data"])]
         differ = [name for name in mine if any(other[name] != mine[name] for other in near)]
         apart = [f"{name} {_told(mine[name], [other[name] for other in near])}" for name in differ]
         made.append(Group(tuple(runs), report_of(", ".join([place, *apart]), runs, map(report_row, runs))))
     return made
-
-
-def _setting(spec: RunSpec) -> dict[str, Any]:
-    return {name: value for name, value in spec.to_dict().items() if name not in AXES}
 
 
 def _told(value: object, others: Sequence[object]) -> str:
@@ -149,23 +143,12 @@ def options_text(options: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={value}" for name, value in options.items())
 
 
-def cells(some: Sequence[Group], measure: str = "top1") -> Cells:
-    """(place, sparsity) -> rule -> estimate."""
-    table: Cells = {}
-    for group in some:
-        for method, points in estimates(group.report, measure).items():
-            for s, point in points.items():
-                table.setdefault((group.place, s), {})[method.label] = point
-    return table
-
-
 def gap_cells(some: Sequence[Group], pairs: Mapping[str, tuple[str, str]]) -> Cells:
     """(place, sparsity) -> name of the pair -> its paired gap."""
     table: Cells = {}
     for group in some:
-        several = len({row["repair"] for row in group.report.results}) > 1
+        several = len(repairs(group.report)) > 1
         for name, (rule, against) in pairs.items():
-            for gap in gaps(group.report, rule, against):
-                column = f"{name}, {gap.repair}" if several else name
-                table.setdefault((group.place, gap.sparsity), {})[column] = gap.estimate
+            for (repair, s), gap in gaps(group.report, rule, against).items():
+                table.setdefault((group.place, s), {})[f"{name}, {repair}" if several else name] = gap
     return table

@@ -8,7 +8,7 @@ from typing import Any
 
 from repairability.experiments.store import Record
 from repairability.report.estimates import Estimate, how_measured, span
-from repairability.report.sections.groups import data_name, model_name
+from repairability.report.sections.groups import place_of
 from repairability.tables import Table
 
 Draw = Callable[[], Any]
@@ -39,9 +39,8 @@ def origin(records: Sequence[Record], *, smoke: bool = False) -> str:
 
 
 def _place(record: Record) -> str:
-    words = f"{model_name(record.spec.model)} on {data_name(record.spec.data)}"
     top1 = record.result.get("dense_top1")
-    return words if top1 is None else f"{words} (dense {100 * top1:.2f} %)"
+    return place_of(record.spec) + ("" if top1 is None else f" (dense {100 * top1:.2f} %)")
 
 
 def measured(cells: Sequence[Estimate], scale: float = 100, digits: int = 2, accuracy: bool = True) -> str:
