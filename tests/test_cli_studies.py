@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ OURS = sorted(FOLDER.glob("ours/*.toml"))
 
 @pytest.fixture(scope="module")
 def smoke_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Studies share cells; so they share a store."""
-    return tmp_path_factory.mktemp("smoke") / "runs"
+    """Studies share cells; so they share a store, also among the processes that run tests."""
+    folder = tmp_path_factory.getbasetemp()
+    return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "smoke" / "runs"
 
 
 LONG = [FOLDER / "ours" / f"operators_{network}.toml" for network in ("resnet18", "resnet56")]

@@ -163,7 +163,7 @@ def _smoked(spec: RunSpec) -> RunSpec:
     values = spec.to_dict()
     values |= {name: _short(values[name]) for name in ("repair", "conditioned_on")}
     values |= {name: min(values[name], SMOKE_IMAGES) for name in ("count", "held_out")}
-    values |= {"test_images": SMOKE_IMAGES, "null": False, "threads": 2}
+    values |= {"test_images": SMOKE_IMAGES, "null": False, "threads": 1}
     if spec.task == "detect":
         values |= {"sweep": [0.9, 0.95]}
     if spec.weights != TRAINED:
