@@ -54,6 +54,7 @@ def test_diagnose_as_csv_and_json(place: Path, capsys: pytest.CaptureFixture[str
     assert Diagnosis.from_csv(Path("d.csv").read_text()) == Diagnosis.from_json(out)
 
 
+@pytest.mark.slow
 def test_prune_writes_a_checkpoint_that_evaluate_reads(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(
         capsys,
@@ -95,6 +96,7 @@ def test_prune_writes_a_checkpoint_that_evaluate_reads(place: Path, capsys: pyte
     assert json.loads(Path("e.json").read_text()) == found
 
 
+@pytest.mark.slow
 def test_the_same_command_gives_the_same_bits(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         run(capsys, "prune", *DIGITS, "-s", "0.9", "--out", f"{name}.safetensors", "--seed", "3")
@@ -107,6 +109,7 @@ def test_evaluate_after_recalibration(place: Path, capsys: pytest.CaptureFixture
     assert before["loss"] != after["loss"]
 
 
+@pytest.mark.slow
 def test_detect_over_draws(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["detect", *DIGITS, "--sparsities", "0.9,0.93,0.96", "--no-null", "--seeds", "2"]
     code, out, _ = run(capsys, *given, "--json", "--out", "t.json")
@@ -119,6 +122,7 @@ def test_detect_over_draws(place: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "over 2 draws: stable core" in out
 
 
+@pytest.mark.slow
 def test_detect_by_agreement_as_a_page(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["detect", *DIGITS, "--method", "agreement", "--sparsities", "0.5,0.9", "--no-null", "--out", "t.html"]
     code, out, _ = run(capsys, *given)
@@ -176,6 +180,7 @@ def test_prune_by_a_rule_with_options(place: Path, capsys: pytest.CaptureFixture
     assert plan == rp.allocate(create_model("digits"), sparsity=0.9, rule="forced", **options)
 
 
+@pytest.mark.slow
 def test_a_choice_of_the_rule_uses_the_options(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

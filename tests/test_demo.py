@@ -9,6 +9,8 @@ from repairability.demo import run_demo
 from repairability.report import ReportData
 from repairability.rules import PAPER_RULES
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def record() -> ReportData:

@@ -319,6 +319,7 @@ def test_the_median_of_the_null_stops_when_it_is_settled() -> None:
     assert median_overlap(found, (0.9, 0.9), shuffles([0.6, 0.2] * 10, [])) == 0.5
 
 
+@pytest.mark.slow
 def test_the_null_shuffles_the_curves_of_rr_alone(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a network: every shuffle is another one, and only rr is pruned anew."""
     watched = JointNetwork(model, CONFIG, CalibrationSet(IMAGES[:200], 64), (0.8, 0.9), IMAGES[200:])
