@@ -24,6 +24,10 @@ from repairability.rules import RuleLike, allocate, get_rule, own_options
 from repairability.scores import ScoreLike, get_score
 
 
+AUTO = "auto"
+"""In place of a rule: the one of several whose network is nearest to the dense one."""
+
+
 def prune(
     model: nn.Module,
     images: Images,
@@ -57,10 +61,6 @@ def prune(
     else:
         target, layers = _required(sparsity), settings.layers(model)
     return Session(model, layers, settings.calibration(images), [target], settings, curves).prune(recipe, target)
-
-
-AUTO = "auto"
-"""In place of a rule: the one of several whose network is nearest to the dense one."""
 
 
 def _required(sparsity: float | None) -> float:
