@@ -23,7 +23,6 @@ from repairability.repairs.choose import Chooser
 from repairability.rules import RuleLike, allocate, get_rule, own_options
 from repairability.scores import ScoreLike, get_score
 
-
 AUTO = "auto"
 """In place of a rule: the one of several whose network is nearest to the dense one."""
 
