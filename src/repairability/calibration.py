@@ -26,6 +26,11 @@ HELD_OUT = 1280
 LEAST_HELD_OUT = 30
 
 
+def images_for(count: int, held_out: int = 0) -> int:
+    """How many images there is a use for: the statistics', BatchNorm's, and those that are held out."""
+    return count + BN_BATCHES * BN_BATCH_SIZE + held_out
+
+
 @dataclass(frozen=True, eq=False)
 class CalibrationSet:
     """Images in a fixed order: the first `count` for the statistics, those after them for BatchNorm recalibration.
@@ -70,7 +75,7 @@ class CalibrationSet:
         """
         if isinstance(source, CalibrationSet):
             return source
-        limit = count + BN_BATCHES * BN_BATCH_SIZE if most is None else most
+        limit = images_for(count) if most is None else most
         images = source if isinstance(source, Tensor) else _collect(source, limit if seed is None else None)
         if images.dim() < 2:
             raise InputError(f"images must be a batch [n, ...], not a tensor of shape {tuple(images.shape)}")

@@ -164,9 +164,9 @@ def use_threads(threads: int | None) -> None:
 
 def calibration_images(data: Data, count: int, seed: int, more: int = 0) -> rp.CalibrationSet:
     """The statistics' images, as many of BatchNorm's as the training part has, and `more`; by seed, labels unread."""
-    from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES
+    from repairability.calibration import images_for
 
-    wanted = min(len(data.train), count + BN_BATCHES * BN_BATCH_SIZE + more)
+    wanted = min(len(data.train), images_for(count, more))
     with notices.status("drawing calibration images"):
         return rp.CalibrationSet(data.unlabeled(wanted, seed), count=count)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from repairability._torch import state_digest
 from repairability.algebra.sums import OutputMoments
-from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, HELD_OUT, CalibrationSet
+from repairability.calibration import HELD_OUT, CalibrationSet, images_for
 from repairability.data import Data, load_data
 from repairability.diagnostics import Diagnosis
 from repairability.evaluation import Metrics, evaluate
@@ -122,7 +122,7 @@ class Shared:
     def calibration(self) -> CalibrationSet:
         spec, train = self.spec, len(self.data.train)
         judging = {"prune": spec.rule == AUTO, "detect": spec.method == "agreement"}[spec.task]
-        most = spec.count + BN_BATCHES * BN_BATCH_SIZE + (HELD_OUT if judging else 0)
+        most = images_for(spec.count, HELD_OUT if judging else 0)
         left = max(spec.count, train - spec.held_out)  # a small data set must do for both
         with timed(self.seconds, "load"):
             return calibration_images(self.data, spec.seed, spec.count, min(most, left, train))

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, COUNT, CalibrationSet, Images
+from repairability.calibration import COUNT, CalibrationSet, Images, images_for
 from repairability.diagnostics import GRID, Diagnosis, diagnose
 from repairability.errors import BudgetError, InputError
 from repairability.network.layers import FIRST_CONV, Layers, prunable_layers
@@ -52,7 +52,7 @@ class PruneConfig:
 
     def calibration(self, images: Images, *, held_out: int = 0) -> CalibrationSet:
         """The images of the statistics, BatchNorm's, and so many to be held out; a CalibrationSet stays what it is."""
-        most = self.count + BN_BATCHES * BN_BATCH_SIZE + held_out
+        most = images_for(self.count, held_out)
         return CalibrationSet.read(images, count=self.count, batch_size=self.batch_size, most=most)
 
 
