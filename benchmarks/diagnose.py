@@ -145,7 +145,7 @@ def measure_memory(name: str, size: str, count: str, batch: str, what: str) -> N
             dense_pass(model, part)
     else:
         diagnose(model, CalibrationSet(x, count=int(count), batch_size=int(batch)))
-    print((peak_memory() or 0.0) * 2**20)
+    print(int((peak_memory() or 0.0) * 2**20))
 
 
 if __name__ == "__main__":
