@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -39,11 +37,7 @@ MATCHES = ["least_squares", "moments"]
 NAMES = ["affine", "affine-moments"]
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def network(dtype: torch.dtype = torch.float64) -> nn.Module:

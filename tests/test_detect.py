@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,11 +31,7 @@ IMAGES = torch.randn(260, 1, 16, 16, generator=torch.Generator().manual_seed(2))
 CONFIG = PruneConfig(count=64)
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture(scope="module")

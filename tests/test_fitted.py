@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -31,11 +29,7 @@ IMAGES = torch.randn(90, 3, 9, 9, generator=torch.Generator().manual_seed(2), dt
 LAYERS = ("conv1", "depthwise", "shortcut", "conv2")
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -43,11 +41,7 @@ CONFIG = PruneConfig(count=40)
 DATA_FREE_AND_MEASURED = [name for name in RULES if name != "forced"]
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,11 +33,7 @@ IMAGES = torch.randn(300, 3, 9, 9, generator=torch.Generator().manual_seed(2))
 EVERY = ("conv", "linear")
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def network(dtype: torch.dtype = torch.float64) -> nn.Module:

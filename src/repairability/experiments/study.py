@@ -19,6 +19,7 @@ from repairability._files import read_text
 from repairability.errors import InputError
 from repairability.experiments.spec import Checked, RunSpec, read_as
 from repairability.naming import named
+from repairability.scores import get_score
 from repairability.training import TRAINED
 
 if sys.version_info >= (3, 11):
@@ -152,7 +153,7 @@ def smoke(study: Study) -> Study:
     seed = min(spec.seed for spec in specs)
 
     def stays(spec: RunSpec) -> bool:
-        low = -1 if spec.score == "second_order" else 0
+        low = -1 if get_score(spec.score).solves else 0
         return spec.seed == seed and spec.sparsity in (points[spec.model][low], points[spec.model][-1])
 
     smoked = _unique([_smoked(spec) for spec in specs if stays(spec)])

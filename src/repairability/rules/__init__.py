@@ -21,7 +21,7 @@ from repairability.rules.uniform import uniform
 
 RULES: dict[str, Rule] = {
     "uniform": Rule(uniform, "uniform", curves=False),
-    "global": Rule(magnitude, "global", curves=False),
+    "global": Rule(magnitude, "global", curves=False, prunable={"over": "prunable"}),
     "erk": Rule(erk, "erk", curves=False),
     "lamp": Rule(lamp, "lamp", curves=False),
     "raw": Rule(raw, "raw", curves=True),

@@ -29,7 +29,7 @@ def forced(
     """Pin layers (globs on names -> sparsity) and let `rest` distribute what remains of the budget; further options
     are those of `rest`. The paper's projection-forced ablation is `pinned={"*downsample*": 0.7}` with ERK.
     """
-    from repairability.rules import allocate
+    from repairability.rules import allocate, get_rule
 
     fixed = _pinned_layers(layers, pinned or {})
     free = layers.subset(set(layers.names) - set(fixed))
@@ -44,8 +44,7 @@ def forced(
         )
     sparsities = dict(fixed)
     if free:
-        if rest == "global":
-            options = {"over": "prunable", **options}  # its budget is what the pinned layers left of the prunable one
+        options = {**get_rule(rest).prunable, **options}  # the budget is what the pinned layers left of the prunable
         left = min(1.0, max(0.0, budget - spent) / free.total)
         sparsities |= allocate(free, sparsity=left, rule=rest, curves=curves, **options)
     name = rest if isinstance(rest, str) else name_of(rest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from repairability.allocation import Allocation
@@ -18,11 +18,13 @@ class Rule:
 
     curves: True for a rule that works on measured curves, so that a run makes a diagnosis for it; False for one that
     does without; None for a bare function, which is handed the curves that are given and has none measured.
+    prunable: the options under which its budget is over the prunable weights, where that is not what it does anyway.
     """
 
     function: Callable[..., Allocation]
     name: str
     curves: bool | None = None
+    prunable: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, layers: Layers, sparsity: float, curves: Any = None, **options: Any) -> Allocation:
         self.check(options)
