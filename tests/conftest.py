@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """Without the warnings that few images bring: BatchNorm cycles over them."""
+    """Without the warnings that few images and small networks bring: BatchNorm cycles, little of it may be pruned."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

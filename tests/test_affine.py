@@ -32,7 +32,7 @@ from test_diagnostics import NORMS
 from test_sacred import FAULTS, complete_state, failing, same, users_model
 
 IMAGES = torch.randn(300, 3, 9, 9, generator=torch.Generator().manual_seed(2))
-EVERY = ("conv", "linear")
+EVERY: dict[str, Any] = {"types": ("conv", "linear"), "skip": ("@first",)}
 MATCHES = ["least_squares", "moments"]
 NAMES = ["affine", "affine-moments"]
 
@@ -57,14 +57,14 @@ def calibration(count: int = 150) -> CalibrationSet:
 
 
 def pruned_copy(model: nn.Module, sparsity: float = 0.6) -> nn.Module:
-    plan = allocate(prunable_layers(model, types=EVERY), sparsity=sparsity, rule="uniform")
+    plan = allocate(prunable_layers(model, **EVERY), sparsity=sparsity, rule="uniform")
     pruned = copy.deepcopy(model)
     apply_masks_(pruned, make_masks(model, plan))
     return pruned
 
 
 def order_of(model: nn.Module) -> list[str]:
-    return list(trace(model, prunable_layers(model, types=EVERY), IMAGES.to(next(model.parameters()).dtype)).order)
+    return list(trace(model, prunable_layers(model, **EVERY), IMAGES.to(next(model.parameters()).dtype)).order)
 
 
 # --- the joint repair ----------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_a_layer_alone_is_best_off_with_least_squares() -> None:
 def test_nothing_pruned_nothing_changed(match: str, build: Any) -> None:
     dense = build()
     own = copy.deepcopy(dense)
-    AffineRepair(match)(RepairContext(own, prunable_layers(own, types=EVERY), dense, calibration()))
+    AffineRepair(match)(RepairContext(own, prunable_layers(own, **EVERY), dense, calibration()))
     for name, tensor in own.state_dict().items():
         torch.testing.assert_close(tensor, dense.state_dict()[name], rtol=1e-9, atol=1e-12, msg=name)
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from networks import small_net
@@ -19,11 +20,42 @@ def test_tensor_loader_and_iterable_give_the_same_images() -> None:
         IMAGES,
         DataLoader(TensorDataset(IMAGES, labels), batch_size=37),
         [(part, "label") for part in IMAGES.split(50)],
-        ({"pixels": part} for part in IMAGES.split(11)),
+        ([part, torch.zeros(len(part), dtype=torch.int64)] for part in IMAGES.split(11)),
     ]
-    sets = [CalibrationSet.read(source, count=100) for source in sources]
+    sets = [CalibrationSet.read(source, count=100, model=small_net()) for source in sources]
     assert len({x.fingerprint for x in sets}) == 1
     assert all(len(x) == 300 for x in sets)
+    assert all(torch.equal(x.held.batches[0], IMAGES) for x in sets)
+
+
+class Named(nn.Module):
+    """Takes its images by name, and may be given labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = small_net()
+
+    def forward(self, pixels: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = self.net(pixels)
+        return {"logits": logits} if labels is None else {"loss": logits.sum(), "logits": logits}
+
+
+def test_mappings_give_the_same_images_however_they_are_cut_and_labeled() -> None:
+    labels = torch.zeros(300, dtype=torch.int64)
+    sources = [
+        {"pixels": IMAGES},
+        ({"pixels": part} for part in IMAGES.split(11)),
+        [{"pixels": IMAGES[:200], "labels": labels[:200]}, {"pixels": IMAGES[200:], "labels": labels[200:]}],
+        [UserDict(pixels=IMAGES, path="here")],
+    ]
+    sets = [CalibrationSet.read(source, count=100, model=Named()) for source in sources]
+    assert len({x.fingerprint for x in sets}) == 1
+    assert all(len(x) == 300 for x in sets)
+    assert all(torch.equal(x.held.batches[0]["pixels"], IMAGES) for x in sets)
+    whole = CalibrationSet.read(sources[2], count=100)  # without a model, or with a forward, a batch is kept whole
+    assert torch.equal(whole.held.batches[0]["labels"], labels)
+    forward = CalibrationSet.read(sources[2], count=100, model=Named(), forward=lambda model, batch: model(**batch))
+    assert forward.fingerprint == whole.fingerprint != sets[0].fingerprint
 
 
 def test_no_more_is_read_than_needed() -> None:
@@ -37,11 +69,12 @@ def test_no_more_is_read_than_needed() -> None:
 
 def test_a_seed_draws_and_its_fingerprint_tells() -> None:
     first, again, other = (CalibrationSet.read(IMAGES, count=20, most=40, seed=s) for s in (1, 1, 2))
-    assert torch.equal(first.images, again.images)
+    assert torch.equal(first.held.batches[0], again.held.batches[0])
     assert first.fingerprint == again.fingerprint != other.fingerprint
-    from_parts = CalibrationSet.read(IMAGES.split(7), count=20, most=40, seed=1)
-    assert torch.equal(first.images, from_parts.images)
-    assert first.fingerprint != CalibrationSet(first.images, 21).fingerprint
+    from_parts = CalibrationSet.read(list(IMAGES.split(7)), count=20, most=40, seed=1)
+    assert torch.equal(first.held.batches[0], from_parts.held.batches[0])
+    assert first.fingerprint != CalibrationSet(first.held.batches[0], 21).fingerprint
+    assert first.fingerprint == CalibrationSet(first.held, 20).fingerprint
 
 
 def test_batches_follow_the_model() -> None:
@@ -74,7 +107,9 @@ def test_recalibration_takes_the_images_after_the_statistics_and_cycles() -> Non
         (["a.png"], "must come in batches.*not str"),
         ("folder", "must be a tensor or an iterable of batches, not str"),
         (3, "must be a tensor or an iterable of batches, not int"),
-        ([IMAGES, IMAGES[:, :1]], r"different shapes: \(3, 8, 8\) and \(1, 8, 8\)"),
+        ([(IMAGES[0], 3)], "look like single samples with a label; give batches: .*DataLoader"),
+        ([{"path": "a.png"}], "must come in batches.*not {path: str}"),
+        ([(IMAGES, {"a", "b"})], "a tuple, list or mapping of tensors; this one holds a set"),
     ],
 )
 def test_clear_errors(source: object, message: str) -> None:
@@ -91,8 +126,28 @@ def test_images_that_are_no_numbers(value: float) -> None:
 
 
 def test_a_shape_the_model_rejects() -> None:
-    with pytest.raises(InputError, match=r"Sequential does not take a batch of shape \(1, 4, 8, 8\).*4 channels"):
+    with pytest.raises(InputError, match=r"Sequential does not take a batch of shape \(16, 4, 8, 8\).*4 channels"):
         diagnose(small_net(), torch.randn(128, 4, 8, 8))
+
+
+def test_batches_of_different_shapes_stay_apart() -> None:
+    """Sequences of several lengths, images of several sizes: no batch mixes them, and none is lost."""
+    parts = [IMAGES[:50], IMAGES[50:90], IMAGES[:60, :, :6], IMAGES[100:130]]
+    mixed = CalibrationSet.read(parts, count=120, batch_size=40)
+    assert [len(x) for x in mixed.held.batches] == [90, 60, 30]
+    assert [tuple(x.shape) for x in mixed.batches(small_net())] == [
+        *((40, 3, 8, 8), (40, 3, 8, 8), (10, 3, 8, 8)),
+        (30, 3, 6, 8),
+    ]
+    assert mixed.batch_count == 4
+    assert [tuple(x.shape) for x in mixed.recalibration(small_net(), 3, 40)] == [
+        *((30, 3, 6, 8), (30, 3, 8, 8), (30, 3, 6, 8))
+    ]
+    few, held_out = CalibrationSet.read(parts, count=60).split(40)
+    assert (len(few), len(held_out)) == (140, 40)
+    assert [len(x) for x in held_out.batches] == [10, 30]
+    assert mixed.fingerprint != CalibrationSet.read(parts[::-1], count=120).fingerprint
+    diagnose(small_net(), mixed)
 
 
 def test_impossible_sizes() -> None:

@@ -119,9 +119,9 @@ def test_a_full_disk_leaves_nothing(result: PruneResult, tmp_path: Path, monkeyp
 
 def test_shared_weights_survive(tmp_path: Path) -> None:
     model = create_model("networks:Shared")
-    found = prune(
-        model, torch.randn(8, 3, 12, 12), sparsity=0.5, rule="uniform", repair="none", config=PruneConfig(count=8)
-    )
+    config = PruneConfig(count=8, only=("a", "b"))
+    found = prune(model, torch.randn(8, 3, 12, 12), sparsity=0.5, rule="uniform", repair="none", config=config)
+    assert int((found.model.get_parameter("b.weight") == 0).sum()) == 72
     found.save(tmp_path / "x.safetensors")
     back = load(tmp_path / "x.safetensors", model).model
     assert back.get_submodule("b").weight is back.get_submodule("b_tied").weight

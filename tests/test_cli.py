@@ -158,7 +158,7 @@ BAD: list[tuple[list[str], str]] = [
     (["allocate", NET, "-s", "0.9", "--option", "floor=low"], "floor must be a number between 0 and 1, not 'low'"),
     (["allocate", NET, "-s", "0.9", "--compare", "erk,lamp", "--option", "over=all"], "takes no option 'over'"),
     (["allocate", NET, "-s", "0.9", "-r", "rr", "--curves", "missing.json"], "cannot read missing.json"),
-    (["layers", "networks:linear_net"], "has no layer of type conv: nothing to prune"),
+    (["layers", "networks:linear_net", "--types", "conv"], "has no layer of type conv: nothing to prune"),
     (["layers", "resnet81"], "unknown model 'resnet81'; did you mean"),
     (["layers", NET, "--weights", "missing.th"], "no weights file at missing.th"),
     (["layers", NET, "--num-classes", "0"], "num_classes must be at least 1"),

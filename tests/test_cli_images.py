@@ -231,7 +231,7 @@ BAD: list[tuple[list[str], str]] = [
     (["diagnose", *DIGITS, "--threads", "0"], "--threads must be at least 1"),
     (["diagnose", *DIGITS, "--count", "5000"], "has 1200 training images|too few images"),
     (["diagnose", *DIGITS, "--out", "no/such/d.json"], "cannot write"),
-    (["diagnose", "digits", "--data", "npz:rgb.npz"], "does not take a batch of shape (1, 3, 16, 16)"),
+    (["diagnose", "digits", "--data", "npz:rgb.npz"], "does not take a batch of shape (16, 3, 16, 16)"),
     (["prune", *DIGITS, "-s", "1.2"], "sparsity must be between 0 and 1"),
     (["prune", *DIGITS, "-s", "0.9", "--curves", "missing.json"], "cannot read missing.json"),
     (["prune", *DIGITS, "-s", "0.9", "--weights", "missing.th"], "no weights file at missing.th"),

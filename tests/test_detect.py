@@ -215,13 +215,13 @@ def test_held_out_images_are_not_calibrated_on(
     model: nn.Module, pruned: list[PruneResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = []
-    original = choose.logits_of
+    original = choose.outputs_of
 
-    def spy(network: nn.Module, batches: Any) -> list[Tensor]:
+    def spy(network: nn.Module, batches: Any, **asked: Any) -> list[Tensor]:
         used.append(torch.cat(list(batches)))
-        return original(network, batches)
+        return original(network, batches, **asked)
 
-    monkeypatch.setattr(choose, "logits_of", spy)
+    monkeypatch.setattr(choose, "outputs_of", spy)
     find_transition(model, IMAGES, method="agreement", sparsities=[0.8], config=CONFIG)
     held = (260 - 64) // 3
     assert torch.equal(used[0], IMAGES[-held:])

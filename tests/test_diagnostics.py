@@ -59,6 +59,7 @@ def test_a_small_network_with_everything(repair: str, observe: str, dtype: torch
     assert_literal(found, model, images().to(dtype), rtol, norms, repair=repair)
 
 
+@pytest.mark.usefixtures("quiet")
 def test_linear_layers_with_extra_axes() -> None:
     model = create_model("networks:Residual").double()
     layers = prunable_layers(model, types=("linear",), skip=())
@@ -258,17 +259,49 @@ def test_a_layer_without_a_norm_is_named() -> None:
 
 
 def test_an_unreached_layer_is_named() -> None:
+    """It is left out where nobody chose it, and an error where somebody did."""
+    model = Twice()
+    with pytest.warns(UserWarning, match="layer 'unused' of Twice is not pruned: the model never reaches it"):
+        found = diagnose(model, calibration())
+    assert list(found.rr) == ["body", "last"]
     with pytest.raises(InputError, match="the model never reaches unused"):
-        diagnose(Twice(), calibration())
+        diagnose(model, calibration(), layers=prunable_layers(model))
 
 
-def test_a_layer_with_its_own_forward_is_named() -> None:
-    class Standardised(nn.Conv2d):
-        def forward(self, x: Tensor) -> Tensor:
-            return self._conv_forward(x, self.weight / self.weight.std(), self.bias)
+class Standardised(nn.Conv2d):
+    """What multiplies is not the weight."""
 
-    with pytest.raises(InputError, match="layer '1' is a Standardised with a forward of its own"):
-        diagnose(nn.Sequential(nn.Conv2d(3, 4, 1), Standardised(4, 4, 3)), calibration())
+    def forward(self, x: Tensor) -> Tensor:
+        return self._conv_forward(x, self.weight / self.weight.std(), self.bias)
+
+
+class PaddedFirst(nn.Conv2d):
+    """A forward of its own, but the weight as it is: TensorFlow's padding, say."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.conv2d(nn.functional.pad(x, (0, 1, 0, 1)), self.weight, self.bias, stride=2)
+
+
+def test_a_layer_whose_product_sees_another_tensor_is_named() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), Standardised(4, 4, 3), nn.Conv2d(4, 4, 3))
+    with pytest.warns(UserWarning, match="layer '1' of Sequential is not pruned: .*does not multiply by it as it is"):
+        assert list(diagnose(model, calibration()).rr) == ["2"]
+    with pytest.raises(InputError, match=r"nothing is left to prune .*1: the model does not multiply by it as it is"):
+        diagnose(model[:2], calibration())
+    with pytest.raises(InputError, match="the model never reaches 1"):
+        diagnose(model, calibration(), layers=prunable_layers(model))
+
+
+@pytest.mark.parametrize("repair", ["cr+bn", "affine", "reconstruct"])
+def test_a_layer_with_its_own_forward_is_measured(repair: str) -> None:
+    """As the same convolution behind a padding that is a module of its own."""
+    own = nn.Sequential(nn.Conv2d(3, 4, 1), PaddedFirst(4, 6, 3), nn.Conv2d(6, 4, 1)).double()
+    apart = nn.Sequential(own[0], nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(4, 6, 3, stride=2).double(), own[2])
+    apart[2].load_state_dict(own[1].state_dict())
+    found, expected = (diagnose(model, calibration(), grid=(0.5, 0.9), repair=repair) for model in (own, apart))
+    for here, there in (("1", "2"), ("2", "3")):
+        for curves, others in ((found.raw, expected.raw), (found.residual, expected.residual), (found.rr, expected.rr)):
+            np.testing.assert_allclose(curves[here], others[there], rtol=1e-8)
 
 
 @pytest.mark.parametrize(

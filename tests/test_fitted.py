@@ -20,7 +20,6 @@ from repairability import (
     prune,
     repair_model,
 )
-from repairability._torch import output_hooks
 from repairability.masks import apply_masks_, make_masks
 from repairability.scores import SecondOrder
 from test_sacred import complete_state, same, users_model
@@ -41,8 +40,10 @@ def behind(model: nn.Module, name: str) -> Tensor:
     """What a layer gives, with the mean that its BatchNorm takes off: reconstruction writes into either."""
     norms = {"depthwise": "bn2", "shortcut": "bn3"}
     found: list[Tensor] = []
-    with output_hooks({model.get_submodule(name): lambda m, x, y: found.append(y)}), torch.no_grad():
+    handle = model.get_submodule(name).register_forward_hook(lambda m, x, y: found.append(y))
+    with torch.no_grad():
         model(IMAGES)
+    handle.remove()
     if name in norms:
         running = model.get_submodule(norms[name]).get_buffer("running_mean")
         found[0] = found[0] - running[:, None, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -19,7 +20,8 @@ from repairability.data import DATA_SETS
 from repairability.detect import METHODS
 from repairability.diagnostics import GRID, OBSERVE
 from repairability.experiments import EXECUTORS
-from repairability.network.layers import FIRST_CONV
+from repairability.network.discover import AUTO_TYPES, SKIPPED
+from repairability.network.kinds import TYPES
 from repairability.pruning.choose import SECONDS
 from repairability.repairs import REPAIRS
 from repairability.report import FORMATS
@@ -81,7 +83,10 @@ def test_the_names_in_the_help_are_the_registries() -> None:
         (options.DATA_SETS, DATA_SETS),
     ):
         assert text.split(", ") == list(names)
-    assert options.FIRST_CONV == FIRST_CONV
+    assert (options.FIRST_CONV, options.LAST_LINEAR) == SKIPPED
+    assert set(re.findall(r"\w+", options.TYPES)) == set(TYPES)
+    assert options.LayerChoice.types.default == AUTO_TYPES
+    assert tuple(options.LayerChoice.skip.default) == SKIPPED
 
 
 def test_the_defaults_in_the_help_are_the_library_s() -> None:

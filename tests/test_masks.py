@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import numpy as np
@@ -9,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import nn
+from torch.nn.utils import prune
 
 import reference
 from networks import Shared, small_net
-from repairability import Allocation, InputError, Masks, allocate, make_masks
+from repairability import Allocation, InputError, Masks, allocate, make_masks, prunable_layers
 from repairability.masks import apply_masks_, magnitude_levels, magnitude_mask
 
 tied = hnp.arrays(np.float32, st.integers(1, 60), elements=st.sampled_from([0.0, 0.5, 1.0, 2.0]))
@@ -81,10 +83,23 @@ def test_apply_masks_writes_exact_zeros_and_nothing_else() -> None:
             assert not torch.signbit(value[~mask]).any()
 
 
+@pytest.mark.usefixtures("quiet")
 def test_a_shared_weight_is_masked_once() -> None:
     net = Shared()
-    apply_masks_(net, make_masks(net, allocate(net, sparsity=0.5, rule="uniform")))
+    layers = prunable_layers(net, only=("a", "b"))  # which must name it
+    apply_masks_(net, make_masks(net, allocate(layers, sparsity=0.5, rule="uniform")))
     assert int((net.b_tied.weight == 0).sum()) == 72
+
+
+@pytest.mark.usefixtures("quiet")
+def test_masks_go_on_top_of_torchs_own_or_are_refused() -> None:
+    net = small_net()
+    prune.l1_unstructured(net[2], "weight", 0.5)
+    plan = allocate(net, sparsity=0.9, rule="uniform")
+    with contextlib.suppress(InputError):
+        apply_masks_(net, make_masks(net, plan))
+        net(torch.randn(1, 3, 8, 8))
+        assert int((net[2].weight == 0).sum()) == plan.pruned("2")
 
 
 @pytest.mark.parametrize("value", [0.0, 0.25])

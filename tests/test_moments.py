@@ -8,6 +8,15 @@ from torch import nn
 
 from repairability.algebra.moments import InputMoments, LeastSquares
 from repairability.network.unfold import Geometry
+from test_unfold import padded
+
+
+def geometry_of(layer: nn.Conv2d | nn.Linear) -> Geometry:
+    """As the layer's own product has it; one that is not padded with zeros is padded before."""
+    if isinstance(layer, nn.Linear):
+        return Geometry()
+    padding = layer.padding if layer.padding_mode == "zeros" else 0
+    return Geometry.convolution(layer.kernel_size, layer.stride, padding, layer.dilation, layer.groups)
 
 
 def test_any_split_gives_the_same_moments() -> None:
@@ -35,11 +44,12 @@ def test_any_split_gives_the_same_moments() -> None:
         (nn.Conv3d(2, 3, 3, padding=1), (2, 2, 4, 3, 5)),
     ],
 )
-def test_a_sliding_window_gives_the_moments_of_its_columns(layer: nn.Module, shape: tuple[int, ...]) -> None:
+def test_a_sliding_window_gives_the_moments_of_its_columns(layer: nn.Conv2d, shape: tuple[int, ...]) -> None:
     random = torch.Generator().manual_seed(0)
-    geometry, x = Geometry.of("layer", layer), torch.randn(shape, generator=random)
+    geometry, x = geometry_of(layer), torch.randn(shape, generator=random)
     with torch.no_grad():
         y = layer(x)
+    x = padded(layer, x)
     groups, filters, inputs = geometry.groups, y.shape[1] // geometry.groups, layer.get_parameter("weight")[0].numel()
     plain, sliding = InputMoments(groups, inputs, filters), InputMoments(groups, inputs, filters)
     columns = geometry.unfold(x, geometry.every_tap())
@@ -57,8 +67,8 @@ def test_a_sliding_window_gives_the_moments_of_its_columns(layer: nn.Module, sha
 @pytest.mark.parametrize(
     "layer", [nn.Conv2d(2, 2, 1), nn.Conv2d(2, 2, 3, stride=2), nn.Conv2d(2, 2, 3, dilation=2), nn.Linear(2, 2)]
 )
-def test_what_does_not_slide(layer: nn.Module) -> None:
-    assert not Geometry.of("layer", layer).slides
+def test_what_does_not_slide(layer: nn.Conv2d | nn.Linear) -> None:
+    assert not geometry_of(layer).slides
 
 
 def test_the_error_of_other_weights() -> None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -20,8 +23,7 @@ from repairability import (
     prune,
     repair_model,
 )
-from repairability._torch import output_hooks
-from repairability.algebra.moments import LeastSquares, filters_of
+from repairability.algebra.moments import LeastSquares
 from repairability.masks import apply_masks_, make_masks
 from repairability.network.trace import trace
 from repairability.repairs import Reconstruction, RepairContext
@@ -30,7 +32,7 @@ from repairability.repairs.walk import Station, walk
 from test_sacred import complete_state, same, users_model
 
 IMAGES = torch.randn(300, 3, 9, 9, generator=torch.Generator().manual_seed(2))
-EVERY = ("conv", "linear")
+EVERY: dict[str, Any] = {"types": ("conv", "linear"), "skip": ("@first",)}
 
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -45,10 +47,24 @@ def calibration(images: Tensor = IMAGES) -> CalibrationSet:
 
 
 def pruned_copy(model: nn.Module, sparsity: float = 0.6) -> tuple[nn.Module, Any]:
-    plan = allocate(prunable_layers(model, types=EVERY), sparsity=sparsity, rule="uniform")
+    plan = allocate(prunable_layers(model, **EVERY), sparsity=sparsity, rule="uniform")
     pruned = copy.deepcopy(model)
     apply_masks_(pruned, make_masks(model, plan))
-    return pruned, prunable_layers(pruned, types=EVERY)
+    return pruned, prunable_layers(pruned, **EVERY)
+
+
+def inputs_of(model: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
+    """What each of these layers is given for all images, in a plain pass."""
+    met: dict[str, Tensor] = {}
+    handles = [
+        model.get_submodule(name).register_forward_pre_hook(lambda _, x, name=name: met.update({name: x[0]}))
+        for name in names
+    ]
+    with torch.no_grad():
+        model(IMAGES.double())
+    for handle in handles:
+        handle.remove()
+    return met
 
 
 # --- the walk ------------------------------------------------------------------------------------------------------
@@ -56,7 +72,7 @@ def pruned_copy(model: nn.Module, sparsity: float = 0.6) -> tuple[nn.Module, Any
 
 def test_joins_are_found_where_a_branch_is_added_as_it_is() -> None:
     model = create_model("networks:Residual")
-    found = trace(model, prunable_layers(model, types=EVERY), IMAGES)
+    found = trace(model, prunable_layers(model, **EVERY), IMAGES)
     assert {join.layer for join in found.joins.values()} == {"shortcut"}  # reached last of the two branches
     resnet = create_model("resnet20")
     assert len(trace(resnet, prunable_layers(resnet), torch.randn(1, 3, 32, 32)).joins) == 9
@@ -80,30 +96,26 @@ def test_joins_are_found_where_a_branch_is_added_as_it_is() -> None:
 def test_every_layer_runs_once_per_batch_and_later_layers_see_what_was_written() -> None:
     dense = network()
     repaired, layers = pruned_copy(dense)
-    calls: dict[str, int] = {}
-    names = {model.get_submodule(name): name for model in (dense, repaired) for name in layers.names}
-
-    def count(layer: nn.Module, x: Tensor, output: Any) -> None:
-        calls[names[layer]] = calls.get(names[layer], 0) + 1
-
+    begun, ended = Counter[str](), Counter[str]()
+    handles = []
+    for model, name in itertools.product((dense, repaired), layers.names):
+        layer = model.get_submodule(name)
+        handles.append(layer.register_forward_pre_hook(lambda *_, name=name: begun.update([name])))
+        handles.append(layer.register_forward_hook(lambda *_, name=name: ended.update([name])))
     seen: dict[str, Tensor] = {}
-    with output_hooks(dict.fromkeys(names, count)):
-        for station in walk(dense, repaired, layers, calibration(), images=300):
-            seen[station.layer.name] = torch.cat([x for x, _ in station.pairs])
-            with torch.no_grad():
-                station.layer.weight.mul_(1.5)
-    once = 2 * 3 + 1  # two networks, three batches of at most 128 images, and the trace's one image
-    assert calls.pop("head") == once - 3  # nobody waits for what the repaired network's last layer gives
-    assert set(calls.values()) == {once}
-
-    met: dict[str, Tensor] = {}
-
-    def meet(layer: nn.Module, x: Tensor, output: Any) -> None:
-        met[names[layer]] = x
+    for station in walk(dense, repaired, layers, calibration(), images=300):
+        seen[station.layer.name] = torch.cat([call.x for call, _ in station.pairs])
+        with torch.no_grad():
+            station.layer.weight.mul_(1.5)
+    for handle in handles:
+        handle.remove()
+    once = 2 * 3 + 1  # two networks, three batches of at most 128 images, and the trace's few images
+    assert set(begun.values()) == {once}
+    assert ended.pop("head") == 1  # the passes end at their last layer: nobody waits for what comes after
+    assert set(ended.values()) == {once}
 
     repaired.eval()
-    with output_hooks({repaired.get_submodule(name): meet for name in layers.names}), torch.no_grad():
-        repaired(IMAGES.double())
+    met = inputs_of(repaired, layers.names)
     for name, x in seen.items():
         torch.testing.assert_close(x, met[name], msg=name)
 
@@ -125,12 +137,9 @@ def test_a_branch_behind_a_norm_that_others_use_goes_on_as_it_is() -> None:
     dense = SharedNorm().double().eval()
     pruned, layers = pruned_copy(dense)
     for station in walk(dense, pruned, layers, calibration()):
-        seen = torch.cat([x for x, _ in station.pairs])
-    met: list[Tensor] = []
-    with output_hooks({pruned.get_submodule("b"): lambda _, x, __: met.append(x)}), torch.no_grad():
-        pruned(IMAGES.double())
+        seen = torch.cat([call.x for call, _ in station.pairs])
     assert station.layer.name == "b"
-    torch.testing.assert_close(seen, met[0])
+    torch.testing.assert_close(seen, inputs_of(pruned, ["b"])["b"])
 
 
 def test_a_walk_that_is_given_up_leaves_no_thread_behind() -> None:
@@ -186,7 +195,7 @@ def test_equals_literal_least_squares() -> None:
 def test_nothing_pruned_nothing_changed() -> None:
     dense = network()
     copied = copy.deepcopy(dense)
-    Reconstruction()(RepairContext(copied, prunable_layers(copied, types=EVERY), dense, calibration()))
+    Reconstruction()(RepairContext(copied, prunable_layers(copied, **EVERY), dense, calibration()))
     for name, tensor in copied.state_dict().items():
         torch.testing.assert_close(tensor, dense.state_dict()[name], atol=1e-9, rtol=1e-9, msg=name)
 
@@ -375,8 +384,8 @@ def test_the_problem_of_a_station_is_that_of_its_layer() -> None:
     stations: list[Station] = []
     for station in walk(dense, pruned, layers, calibration()):
         stations.append(station)
-        problem = station.problem(dense, station.moments())
-        assert problem.error(filters_of(station.layer.weight, 1)).max() < 1e-9 * problem.power.max()
+        problem = station.problem(station.moments())
+        assert problem.error(station.layer.filters()).max() < 1e-9 * problem.power.max()
     assert [s.layer.name for s in stations] == list(layers.names)
 
 

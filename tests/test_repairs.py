@@ -21,7 +21,7 @@ from repairability import (
     repair_model,
 )
 from repairability.masks import apply_masks_
-from repairability.network.layers import layers_named
+from repairability.network.discover import layers_named
 from repairability.repairs import REPAIRS, BatchNormRepair, ChannelRepair, RepairContext, get_repair, measure_statistics
 
 IMAGES = torch.randn(200, 3, 9, 9, generator=torch.Generator().manual_seed(2))
@@ -105,6 +105,16 @@ def test_a_module_called_twice_is_scaled_once_from_pooled_statistics() -> None:
     gamma = ChannelRepair().gamma(stats[0].var, stats[1].var)
     expected = pruned.get_parameter("body.weight") * gamma.view(-1, 1, 1, 1)
     torch.testing.assert_close(found.get_parameter("body.weight"), expected)
+
+
+def test_a_weight_of_two_modules_is_repaired_too() -> None:
+    dense = create_model("networks:Shared").double()
+    pruned = copy.deepcopy(dense)
+    reference.prune_layer_(pruned, "b", 0.7)
+    found = repair_model(dense, pruned, CalibrationSet(torch.randn(20, 3, 12, 12), 20), repair="reconstruct")
+    assert found.get_parameter("b.weight") is found.get_submodule("b_tied").weight
+    assert torch.equal(found.get_parameter("b.weight") == 0, pruned.get_parameter("b.weight") == 0)
+    assert not torch.equal(found.get_parameter("b.weight"), pruned.get_parameter("b.weight"))
 
 
 def test_simultaneous_measures_the_unrepaired_network(dense: nn.Module) -> None:

@@ -14,6 +14,7 @@ from repairability import CalibrationSet, _torch, allocate, create_model, diagno
 from repairability.algebra.sums import ChannelSums
 from repairability.diagnostics.products import LevelProducts
 from repairability.masks import apply_masks_
+from repairability.network.calls import Call
 from repairability.repairs import BatchNormRepair, ChannelRepair
 
 IMAGES = torch.randn(60, 3, 9, 9, generator=torch.Generator().manual_seed(2))
@@ -101,6 +102,7 @@ STAGES: list[tuple[Any, str, tuple[int, ...]]] = [
     (LevelProducts, "chunks", (0, 1, 5)),
     (LevelProducts, "_bands", (0, 1, 3)),
     (ChannelRepair, "gamma", (0, 1, 3)),
+    (Call, "channels", (0, 1, 5)),
     (nn.BatchNorm2d, "forward", (0, 1, 5)),
     (nn.Linear, "forward", (0, 1, 5)),
 ]
@@ -136,6 +138,16 @@ def test_success_changes_nothing() -> None:
         if name != "repair the other":  # the dense network lost no weights against the pruned one: an error, below
             call()
         assert same(complete_state(model), before), name
+
+
+def test_a_forward_that_somebody_wrapped_changes_nothing() -> None:
+    """A function that holds on to the model itself: no copy of the model takes it along."""
+    model = users_model()
+    plain = model.forward
+    model.forward = lambda x: plain(x)  # type: ignore[method-assign]
+    before = complete_state(model)
+    diagnose(model, CalibrationSet(IMAGES, count=20))
+    assert same(complete_state(model), before)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: type(f).__name__)
@@ -189,8 +201,9 @@ def test_the_watcher_can_see() -> None:
 
 def test_our_own_copy_gets_its_modes_back_too() -> None:
     model = users_model()
-    with pytest.raises(KeyboardInterrupt), _torch.recalibrating_(model, 0.5):
-        assert model.get_submodule("bn1").momentum == 0.5
+    with pytest.raises(KeyboardInterrupt), _torch.recalibrating_(model, 0.5) as network:
+        assert network.get_submodule("bn1").momentum == 0.5
+        assert network.get_submodule("bn2").training
         raise KeyboardInterrupt
     assert model.get_submodule("bn3").momentum == 0.37
     assert not model.get_submodule("bn2").training

@@ -13,7 +13,7 @@ from repairability.errors import RepairabilityError
 from repairability.experiments.spec import RunSpec
 from repairability.experiments.store import Record
 from repairability.models import create_model
-from repairability.network.layers import prunable_layers
+from repairability.network.discover import prunable_layers
 from repairability.report import charts
 from repairability.report.data import ReportData
 from repairability.report.sections.groups import Cells, Group, data_name, file_name, groups

@@ -15,6 +15,10 @@ if TYPE_CHECKING:  # what a type checker sees; a test holds it and the table bel
     from repairability import training as training
     from repairability.allocation import Allocation as Allocation
     from repairability.calibration import CalibrationSet as CalibrationSet
+    from repairability.checkup import Checkup as Checkup
+    from repairability.checkup import doctor as doctor
+    from repairability.comparison import Agreement as Agreement
+    from repairability.comparison import agreement as agreement
     from repairability.curves import Curves as Curves
     from repairability.data import load_data as load_data
     from repairability.detect import Transition as Transition
@@ -25,17 +29,18 @@ if TYPE_CHECKING:  # what a type checker sees; a test holds it and the table bel
     from repairability.errors import InputError as InputError
     from repairability.errors import MissingExtraError as MissingExtraError
     from repairability.errors import RepairabilityError as RepairabilityError
-    from repairability.evaluation import Agreement as Agreement
+    from repairability.evaluation import Figures as Figures
+    from repairability.evaluation import MeanIoU as MeanIoU
     from repairability.evaluation import Metrics as Metrics
-    from repairability.evaluation import agreement as agreement
+    from repairability.evaluation import Perplexity as Perplexity
     from repairability.evaluation import evaluate as evaluate
     from repairability.masks import Masks as Masks
     from repairability.masks import apply_masks_ as apply_masks_
     from repairability.masks import make_masks as make_masks
     from repairability.models import create_model as create_model
+    from repairability.network.discover import prunable_layers as prunable_layers
     from repairability.network.layers import Layer as Layer
     from repairability.network.layers import Layers as Layers
-    from repairability.network.layers import prunable_layers as prunable_layers
     from repairability.pruning import PruneConfig as PruneConfig
     from repairability.pruning import PruneResult as PruneResult
     from repairability.pruning import Recipe as Recipe
@@ -55,6 +60,8 @@ __version__ = "0.1.0"
 
 _ROOMS = {
     "": ("models", "training"),
+    "checkup": ("Checkup", "doctor"),
+    "comparison": ("Agreement", "agreement"),
     "allocation": ("Allocation",),
     "calibration": ("CalibrationSet",),
     "curves": ("Curves",),
@@ -62,10 +69,11 @@ _ROOMS = {
     "detect": ("Transition", "find_transition"),
     "diagnostics": ("Diagnosis", "diagnose"),
     "errors": ("BudgetError", "InputError", "MissingExtraError", "RepairabilityError"),
-    "evaluation": ("Agreement", "Metrics", "agreement", "evaluate"),
+    "evaluation": ("Figures", "MeanIoU", "Metrics", "Perplexity", "evaluate"),
     "masks": ("Masks", "apply_masks_", "make_masks"),
     "models": ("create_model",),
-    "network.layers": ("Layer", "Layers", "prunable_layers"),
+    "network.discover": ("prunable_layers",),
+    "network.layers": ("Layer", "Layers"),
     "pruning": ("PruneConfig", "PruneResult", "Recipe", "load", "prune", "prune_best", "prune_many"),
     "repairs": ("Repair", "RepairContext", "choose_masks", "repair_model"),
     "rules": ("Rule", "allocate"),

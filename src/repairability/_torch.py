@@ -1,58 +1,150 @@
-"""All borrowing of a model: hooks, modes, the random state. Whatever is borrowed returns in `finally`."""
+"""All borrowing of a model: it is unwrapped, copied, run in a shadow of its own; what is borrowed beside it (the random
+state, threads) returns in `finally`.
+"""
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from types import CellType, FunctionType, MethodType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils import prune
 
-from repairability.errors import InputError, RepairabilityError
+from repairability.errors import InputError, first_line
 
-OutputHook = Callable[[nn.Module, Tensor, Any], Any]
-"""(module, its input, its output) -> None, or another output."""
+_PRUNED = "_orig"
+"""How `torch.nn.utils.prune` ends the name of a parameter that it masks."""
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network itself: out of DataParallel, DistributedDataParallel and `torch.compile`, which then runs eagerly.
+
+    What cannot be read as a network is refused in one sentence.
+    """
+    if type(model).__name__ == "ExportedProgram":
+        raise InputError("an exported program is a fixed graph, not a network; give the module it was exported from")
+    if not isinstance(model, nn.Module):
+        raise InputError(f"a model must be a torch.nn.Module, not {type(model).__name__}")
+    while isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) or "_orig_mod" in model._modules:
+        inner = model._modules.get("_orig_mod", model._modules.get("module"))
+        assert inner is not None
+        model = inner
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InputError(f"{type(model).__name__} is TorchScript, whose code is fixed; give the network it was made of")
+    return model
+
+
+def copy_of(model: nn.Module) -> nn.Module:
+    """Our own copy of the network, to be changed at will; masks of `torch.nn.utils.prune` become plain zeros in it."""
+    return _copied(unwrapped(model), {})
+
+
+def _shadow_of(model: nn.Module, *, writing: bool) -> nn.Module:
+    """A copy that shares its parameters with `model`: modes, hooks, buffers and attributes are its own, so running it
+    leaves no trace. `writing`: what is written into the statistics of BatchNorm is seen by both.
+    """
+    masked = {id(module.get_parameter(f"{name}{_PRUNED}")) for module, name in _masked(model)}
+    shared: list[Tensor] = [p for p in model.parameters() if id(p) not in masked]
+    if writing:
+        shared += [buffer for norm in batch_norms(model).values() for buffer in norm.buffers(recurse=False)]
+    return _copied(model, {id(tensor): tensor for tensor in shared})
+
+
+def _copied(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    for module in model.modules():
+        for value in vars(module).values():  # a weight that a hook computes (weight_norm, a mask) cannot be copied
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach().clone()
+    try:
+        copied: nn.Module = copy.deepcopy(model, memo)
+    except Exception as error:
+        raise InputError(f"{type(model).__name__} cannot be copied: {first_line(error)}") from error
+    for module in copied.modules():
+        forward = vars(module).get("forward")
+        if isinstance(forward, FunctionType):  # that somebody wrapped; a function is not copied, what it holds must be
+            vars(module)["forward"] = _rebound(forward, memo)
+    for module, name in _masked(copied):
+        prune.remove(module, name)  # type: ignore[no-untyped-call]
+    return copied
+
+
+def _rebound(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
+    """The function with the copies in place of the modules (and their methods) that it holds."""
+
+    def copied(held: Any) -> Any:
+        if isinstance(held, FunctionType):
+            return _rebound(held, memo)
+        owner = held.__self__ if isinstance(held, MethodType) else held
+        return copy.deepcopy(held, memo) if isinstance(owner, nn.Module) and id(owner) in memo else held
+
+    cells = tuple(CellType(copied(cell.cell_contents)) for cell in function.__closure__ or ())
+    again = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, cells or None
+    )
+    again.__kwdefaults__ = function.__kwdefaults__
+    again.__dict__.update(function.__dict__)
+    return again
+
+
+def _masked(model: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Modules with a mask of `torch.nn.utils.prune`, and the name of the tensor it is on."""
+    return [
+        (module, name.removesuffix(_PRUNED))
+        for module in model.modules()
+        for name in list(module._parameters)
+        if name.endswith(_PRUNED) and f"{name.removesuffix(_PRUNED)}_mask" in module._buffers
+    ]
+
+
+def masked_names(model: nn.Module) -> list[str]:
+    """The layers that come with a mask of `torch.nn.utils.prune`."""
+    masked = {id(module) for module, _ in _masked(model)}
+    return [name for name, module in model.named_modules() if id(module) in masked]
 
 
 @contextmanager
-def evaluating(model: nn.Module, *, writing: bool = False) -> Iterator[None]:
-    """Eval mode and no gradients; each submodule's own mode, the buffers and the random state come back.
+def evaluating(model: nn.Module, *, writing: bool = False) -> Iterator[nn.Module]:
+    """The network to run instead of `model`, in eval mode, without gradients and autocast: it shares the parameters and
+    nothing else, so whatever a forward pass does to modes, buffers and attributes the model never sees, and any number
+    of threads may run it at once. The random state comes back.
 
-    `writing`: of our copy, whose buffers are written meanwhile and stay so.
+    `writing`: of our copy, whose parameters and BatchNorm statistics are written meanwhile and stay so.
     """
-    buffers = [] if writing else [(buffer, buffer.clone()) for buffer in model.buffers()]  # some count in forward
-    try:
-        with _modes_kept(model), _random_state_kept(), torch.no_grad():
-            model.eval()
-            yield
-    finally:
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
+    network = _shadow_of(unwrapped(model), writing=writing)
+    with _random_state_lent(), torch.no_grad(), _full_precision(network):
+        network.eval()
+        yield network
 
 
 @contextmanager
-def recalibrating_(model: nn.Module, momentum: float | None) -> Iterator[None]:
-    """Only the BatchNorm layers of our copy learn statistics (momentum None: the cumulative average after a reset);
-    their momentum and every mode come back, the new statistics stay.
+def recalibrating_(model: nn.Module, momentum: float | None) -> Iterator[nn.Module]:
+    """The network to run so that the BatchNorm layers of our copy learn statistics, and only they (momentum None: the
+    cumulative average after a reset); everything else of the copy is as before.
     """
-    norms = [(norm, norm.momentum) for norm in batch_norms(model).values()]
-    try:
-        with _modes_kept(model), _random_state_kept(), torch.no_grad():
-            model.eval()
-            for norm, _ in norms:
-                if momentum is None:
-                    norm.reset_running_stats()
-                norm.momentum = momentum
-                norm.train()
-            yield
-    finally:
-        for norm, before in norms:
-            norm.momentum = before
+    with evaluating(model, writing=True) as network:
+        for norm in batch_norms(network).values():
+            if momentum is None:
+                norm.reset_running_stats()
+            norm.momentum = momentum
+            norm.train()
+        yield network
+
+
+@contextmanager
+def _full_precision(network: nn.Module) -> Iterator[None]:
+    """Without the caller's autocast, which would compute in another precision than the network's own."""
+    devices = {parameter.device.type for parameter in network.parameters()} - {"meta"} | {"cpu"}
+    with ExitStack() as stack:
+        for device in devices:
+            stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 @contextmanager
@@ -113,72 +205,9 @@ def reset_weights_(model: nn.Module, *, seed: int) -> None:
                 module.reset_parameters()  # type: ignore[operator]
 
 
-def copy_of(model: nn.Module) -> nn.Module:
-    """Our own copy, to be changed at will."""
-    try:
-        return copy.deepcopy(model)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"{type(model).__name__} cannot be copied: {error}") from error
-
-
-def to_model(batch: Tensor, model: nn.Module) -> Tensor:
-    """The batch on the model's device and in its dtype."""
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            return batch.to(parameter.device, parameter.dtype)
-    return batch
-
-
-class Reached(Exception):
-    """Raised by a hook that has seen all it wants; the rest of the forward pass is not needed."""
-
-
-def run(model: nn.Module, batch: Tensor) -> Any:
-    """One forward pass (None where a hook ended it); a model that does not take the batch is named with its shape."""
-    try:
-        return model(batch)
-    except Reached:
-        return None
-    except (RepairabilityError, torch.OutOfMemoryError):
-        raise
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"{type(model).__name__} does not take a batch of shape {tuple(batch.shape)} ({batch.dtype}): {reason}"
-        ) from error
-
-
 def evaluation_mode_(model: nn.Module) -> nn.Module:
     """Put a model of our own making into eval mode."""
     return model.eval()
-
-
-@contextmanager
-def output_hooks(hooks: Mapping[nn.Module, OutputHook]) -> Iterator[None]:
-    """Let each hook see its module's input and output (and replace the output); all of them go again, whatever
-    happens inside.
-    """
-
-    def adapted(hook: OutputHook) -> Callable[..., Any]:
-        return lambda module, args, kwargs, output: hook(module, args[0] if args else kwargs["input"], output)
-
-    with ExitStack() as handles:
-        for module, hook in hooks.items():
-            handles.callback(module.register_forward_hook(adapted(hook), with_kwargs=True).remove)
-        yield
-
-
-@contextmanager
-def input_hooks(hooks: Mapping[nn.Module, Callable[[nn.Module, Tensor], None]]) -> Iterator[None]:
-    """Let each hook see its module's input before the module runs; all of them go again, whatever happens inside."""
-
-    def adapted(hook: Callable[[nn.Module, Tensor], None]) -> Callable[..., None]:
-        return lambda module, args, kwargs: hook(module, args[0] if args else kwargs["input"])
-
-    with ExitStack() as handles:
-        for module, hook in hooks.items():
-            handles.callback(module.register_forward_pre_hook(adapted(hook), with_kwargs=True).remove)
-        yield
 
 
 @contextmanager
@@ -189,16 +218,49 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+class _Lent:
+    """The random state while networks run: how many do, in all threads, and what it was before the first."""
+
+    lock = threading.Lock()
+    borrowers = 0
+    before: ClassVar[list[Tensor]] = []
+
+
 @contextmanager
-def _random_state_kept() -> Iterator[None]:
-    cpu = torch.get_rng_state()
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+def _random_state_lent() -> Iterator[None]:
+    """The random state comes back when the last of all threads that run a network is done."""
+    with _Lent.lock:
+        if not _Lent.borrowers:
+            _Lent.before = _random_state()
+        _Lent.borrowers += 1
     try:
         yield
     finally:
-        torch.set_rng_state(cpu)
-        if cuda:
-            torch.cuda.set_rng_state_all(cuda)
+        with _Lent.lock:
+            _Lent.borrowers -= 1
+            if not _Lent.borrowers:
+                _set_random_state(_Lent.before)
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    before = _random_state()
+    try:
+        yield
+    finally:
+        _set_random_state(before)
+
+
+def _random_state() -> list[Tensor]:
+    """Of the CPU, and of each CUDA device where there is one in use."""
+    in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if in_use else [])]
+
+
+def _set_random_state(states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if states[1:]:
+        torch.cuda.set_rng_state_all(states[1:])
 
 
 def state_digest(model: nn.Module) -> str:

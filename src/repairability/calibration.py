@@ -1,18 +1,32 @@
-"""CalibrationSet: the unlabeled images everything is measured on, fixed and fingerprinted."""
+"""CalibrationSet: the unlabeled samples everything is measured on, fixed and fingerprinted."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as trees
 
-from repairability._torch import to_model
+from repairability._torch import unwrapped
 from repairability.errors import InputError
+from repairability.network.batches import (
+    Batch,
+    Forward,
+    Samples,
+    described,
+    is_images,
+    leaves,
+    plain,
+    run,
+    sample_count,
+    taken,
+    to_model,
+)
 
 COUNT = 128
 """How many images the statistics are measured on, as in the paper."""
@@ -33,30 +47,32 @@ def images_for(count: int, held_out: int = 0) -> int:
 
 @dataclass(frozen=True, eq=False)
 class CalibrationSet:
-    """Images in a fixed order: the first `count` for the statistics, those after them for BatchNorm recalibration.
+    """Samples in a fixed order: the first `count` for the statistics, those after them for BatchNorm recalibration.
 
-    `batch_size` is how many run through the model at once; it changes memory and speed, not what is measured.
+    `samples` is a tensor [n, ...], or batches of any form (see `read`). `batch_size` is how many run through the model
+    at once; it changes memory and speed, not what is measured. `forward` is how a batch goes into the model, where
+    `network.batches.run` does not guess it.
     """
 
-    images: Tensor  # [n, ...], floating point, on the CPU
+    samples: Samples | Tensor
     count: int = COUNT
     batch_size: int = COUNT
+    forward: Forward | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.samples, Tensor):
+            object.__setattr__(self, "samples", Samples((self.samples.detach().cpu(),)))
         if self.count < 1 or self.batch_size < 1:
             raise InputError(f"count and batch_size must be at least 1, not {self.count} and {self.batch_size}")
-        if not self.images.is_floating_point():
+        before = 0
+        for batch in self.held.batches:
+            _check(batch, before)
+            before += sample_count(batch)
+        if before < self.count:
             raise InputError(
-                f"images must be floating point, normalised as the model wants them, not {self.images.dtype}"
+                f"too few images: {before} were given, the statistics take {self.count}; "
+                f"give more, or say CalibrationSet.read(images, count={max(1, before)})"
             )
-        if len(self.images) < self.count:
-            raise InputError(
-                f"too few images: {len(self.images)} were given, the statistics take {self.count}; "
-                f"give more, or say CalibrationSet.read(images, count={max(1, len(self.images))})"
-            )
-        finite = torch.isfinite(self.images.flatten(1)).all(dim=1) if self.images.numel() else torch.ones(1)
-        if not finite.all():
-            raise InputError(f"image {int(finite.int().argmin())} holds nan or inf")
 
     @classmethod
     def read(
@@ -67,102 +83,131 @@ class CalibrationSet:
         batch_size: int = COUNT,
         seed: int | None = None,
         most: int | None = None,
+        forward: Forward | None = None,
+        model: nn.Module | None = None,
     ) -> CalibrationSet:
-        """Take images from a tensor, a DataLoader or any iterable of batches (of a tuple or dict, its first item).
+        """Take samples from one batch (a tensor, tuple or mapping), or from a DataLoader, a list or any iterable of
+        batches. A batch is what the model takes: a tensor, a tuple, a mapping, a list of images.
 
-        At most `most` images are kept (default: the statistics' and BatchNorm's). Without a seed they are the first
+        At most `most` samples are kept (default: the statistics' and BatchNorm's). Without a seed they are the first
         ones, and no more of an iterable is read than needed; with a seed they are drawn from all of the source.
+        With a `model` (and no `forward`) only what it takes is kept of a batch: no labels.
         """
         if isinstance(source, CalibrationSet):
-            return source
+            return source if forward is None else replace(source, forward=forward)
         limit = images_for(count) if most is None else most
-        images = source if isinstance(source, Tensor) else _collect(source, limit if seed is None else None)
-        if images.dim() < 2:
-            raise InputError(f"images must be a batch [n, ...], not a tensor of shape {tuple(images.shape)}")
+        one = isinstance(source, (Tensor, Mapping, tuple))
+        if isinstance(source, Tensor) and source.dim() < 2:
+            raise InputError(f"images must be a batch [n, ...], not a tensor of shape {tuple(source.shape)}")
+        batches = _read([source] if one else source, limit if seed is None else None)
+        if model is not None and forward is None:
+            batches = (taken(unwrapped(model), batch) for batch in batches)
+        samples = Samples.of(batches)
         if seed is not None:
-            order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-            images = images[order[:limit].to(images.device)]
-        return cls(images[:limit].detach().cpu(), count, batch_size)
+            order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))
+            samples = samples.drawn(order[:limit].tolist())
+        return cls(samples[:limit], count, batch_size, forward)
+
+    @property
+    def held(self) -> Samples:
+        assert isinstance(self.samples, Samples)
+        return self.samples
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.held)
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the images, their shape and type, and how many serve the statistics."""
-        digest = hashlib.sha256(f"{tuple(self.images.shape)} {self.images.dtype} {self.count}".encode())
-        digest.update(self.images.contiguous().view(torch.uint8).numpy().data)
+        """A hash of every tensor, its shape and type, and how many samples serve the statistics."""
+        digest = hashlib.sha256()
+        for batch in self.held.batches:
+            values, structure = trees.tree_flatten(batch)
+            if not isinstance(batch, Tensor):
+                digest.update(str(structure).encode())
+            for value in values:
+                if isinstance(value, Tensor):
+                    digest.update(f"{tuple(value.shape)} {value.dtype} {self.count}".encode())
+                    digest.update(value.contiguous().flatten().view(torch.uint8).numpy().data)
+                else:
+                    digest.update(repr(value).encode())
         return digest.hexdigest()[:16]
 
-    def batches(self, model: nn.Module) -> Iterator[Tensor]:
-        """The statistics' images, on the model's device and in its dtype."""
-        for batch in self.images[: self.count].split(self.batch_size):  # type: ignore[no-untyped-call]
+    def run(self, network: nn.Module, batch: Batch) -> Any:
+        """One forward pass of a batch of this set."""
+        return run(network, batch, self.forward)
+
+    def batches(self, model: nn.Module) -> Iterator[Batch]:
+        """The statistics' samples, on the model's device and in its dtype."""
+        return self.first(model, self.count, self.batch_size)
+
+    def first(self, model: nn.Module, count: int, batch_size: int) -> Iterator[Batch]:
+        """The first `count` samples, or as many as there are, whatever else they serve for."""
+        for batch in self.held[:count].split(batch_size):
             yield to_model(batch, model)
 
-    def first(self, model: nn.Module, count: int, batch_size: int) -> Iterator[Tensor]:
-        """The first `count` images, or as many as there are, whatever else they serve for."""
-        for batch in self.images[:count].split(batch_size):  # type: ignore[no-untyped-call]
-            yield to_model(batch, model)
-
-    def split(self, held_out: int = HELD_OUT) -> tuple[CalibrationSet, Tensor]:
-        """A set without its last images, and those, at most a third of what is beside the statistics' images."""
+    def split(self, held_out: int = HELD_OUT) -> tuple[CalibrationSet, Samples]:
+        """A set without its last samples, and those, at most a third of what is beside the statistics' samples."""
         held = min(held_out, (len(self) - self.count) // 3)
         if held < LEAST_HELD_OUT:
             raise InputError(
                 f"comparing networks without labels holds images out: {len(self)} leave {max(0, held)} beside the "
                 f"{self.count} of the statistics; give {self.count + 3 * LEAST_HELD_OUT} or more"
             )
-        return CalibrationSet(self.images[:-held], self.count, self.batch_size), self.images[-held:]
+        return replace(self, samples=self.held[: len(self) - held]), self.held[len(self) - held :]
 
     @property
     def batch_count(self) -> int:
-        return -(-self.count // self.batch_size)
+        return sum(1 for _ in self.held[: self.count].split(self.batch_size))
 
     @property
-    def recalibration_images(self) -> Tensor:
-        """The images after the statistics' ones; where there are none, all."""
-        return self.images[self.count :] if len(self.images) > self.count else self.images
+    def recalibration_samples(self) -> Samples:
+        """The samples after the statistics' ones; where there are none, all."""
+        return self.held[self.count :] if len(self) > self.count else self.held
 
-    def recalibration(self, model: nn.Module, batches: int = BN_BATCHES, size: int = BN_BATCH_SIZE) -> Iterator[Tensor]:
-        """Exactly `batches` batches of `size` images, cycling where there are fewer."""
-        images = self.recalibration_images
-        for i in range(batches):
-            index = torch.arange(i * size, (i + 1) * size) % len(images)
-            yield to_model(images[index], model)
+    def recalibration(self, model: nn.Module, batches: int = BN_BATCHES, size: int = BN_BATCH_SIZE) -> Iterator[Batch]:
+        """Exactly `batches` batches of `size` samples, cycling where there are fewer."""
+        for batch in self.recalibration_samples.cycled(batches, size):
+            yield to_model(batch, model)
 
     def recalibration_cycles(self, batches: int = BN_BATCHES, size: int = BN_BATCH_SIZE) -> bool:
-        """Whether BatchNorm recalibration sees images more than once."""
-        return len(self.recalibration_images) < batches * size
+        """Whether BatchNorm recalibration sees samples more than once."""
+        return len(self.recalibration_samples) < batches * size
 
 
-Images = Tensor | Iterable[Any] | CalibrationSet
-"""What public functions take: a tensor, a DataLoader, any iterable of batches, or a CalibrationSet."""
+Images = Batch | Iterable[Batch] | CalibrationSet
+"""What public functions take: one batch, a DataLoader, any iterable of batches, or a CalibrationSet."""
 
 
-def _collect(source: Iterable[Any], limit: int | None) -> Tensor:
+def _check(batch: Batch, before: int) -> None:
+    """Refuse what no model takes: pixels that are not normalised yet, nan and inf."""
+    if isinstance(batch, Tensor) and batch.dtype == torch.uint8:
+        raise InputError(f"images must be floating point, normalised as the model wants them, not {batch.dtype}")
+    for leaf in leaves(batch):
+        if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
+            rows = leaf.isfinite().flatten(1).all(1) if leaf.dim() > 1 else leaf.isfinite()
+            raise InputError(f"image {before + int(rows.int().argmin())} holds nan or inf")
+
+
+def _read(source: Iterable[Batch], limit: int | None) -> Iterator[Batch]:
     if isinstance(source, (str, bytes)) or not hasattr(source, "__iter__"):
         raise InputError(f"images must be a tensor or an iterable of batches, not {type(source).__name__}")
-    batches: list[Tensor] = []
-    taken = 0
+    taken, images = 0, None
     for item in source:
-        batch = _first_item(item)
-        if batches and batch.shape[1:] != batches[0].shape[1:]:
-            raise InputError(f"images of different shapes: {tuple(batches[0].shape[1:])} and {tuple(batch.shape[1:])}")
-        batches.append(batch.detach().cpu())
-        taken += len(batch)
+        batch = plain(item)
+        if isinstance(batch, list):  # images, or what a loader collated; the first, which is no rest, tells
+            images = is_images(batch) if images is None else images
+            batch = batch if images else tuple(batch)
+        if not leaves(batch) or (isinstance(batch, Tensor) and batch.dim() < 2):
+            got = f"a tensor of {described(batch)}" if isinstance(batch, Tensor) else described(batch)
+            raise InputError(f"images must come in batches: tensors [n, ...], or trees of them, not {got}")
+        if isinstance(batch, tuple) and len(batch) == 2 and isinstance(batch[1], int):
+            raise InputError(
+                f"the items {described(batch)} look like single samples with a label; "
+                "give batches: torch.utils.data.DataLoader(dataset, batch_size=64)"
+            )
+        yield batch
+        taken += sample_count(batch)
         if limit is not None and taken >= limit:
             break
     if not taken:
         raise InputError("no images: the iterable is empty (was it read to its end before?)")
-    return torch.cat(batches)
-
-
-def _first_item(item: Any) -> Tensor:
-    if isinstance(item, dict):
-        item = next(iter(item.values()), None)
-    while isinstance(item, (tuple, list)) and item:
-        item = item[0]
-    if not isinstance(item, Tensor) or item.dim() < 2:
-        got = f"a tensor of shape {tuple(item.shape)}" if isinstance(item, Tensor) else type(item).__name__
-        raise InputError(f"images must come in batches: tensors [n, ...] or tuples that begin with one, not {got}")
-    return item

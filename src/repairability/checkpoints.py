@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from repairability._files import write_atomically
 from repairability._torch import copy_of
 from repairability.allocation import Allocation
 from repairability.errors import InputError
-from repairability.models.weights import plain_state
+from repairability.models.weights import own_names, state_parts
 from repairability.provenance import provenance
 from repairability.tables import Table
 
@@ -52,7 +53,7 @@ def save_checkpoint(
     score: str = "magnitude",
 ) -> None:
     """Write the state of `model` with its header; written beside `path`, then renamed."""
-    tensors = plain_state(model)
+    tensors, extra = state_parts(model)
     header = {
         "rule": allocation.rule,
         "score": score,
@@ -63,6 +64,8 @@ def save_checkpoint(
         "calibration": fingerprint,
         "versions": provenance(),
         "allocation": allocation.to_dict(),
+        "modules": _versions(model),
+        "extra": extra,
     }
     about = {"format": FORMAT, "digest": _digest(header, tensors), "header": header}
     write_atomically(path, to_bytes(tensors, {KEY: json.dumps(about)}))  # one entry: safetensors shuffles several
@@ -91,14 +94,28 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> Checkpoint:
     header: dict[str, Any] = about.get("header", {})
     if about.get("digest") != _digest(header, tensors):
         raise InputError(f"{file} was changed after it was written: header and tensors do not match its digest")
-    own = model.state_dict()
-    for key in sorted(own.keys() | tensors.keys()):
-        theirs, ours = (f"{tuple(x[key].shape)} {x[key].dtype}" if key in x else "missing" for x in (tensors, own))
-        if theirs != ours:
-            raise InputError(f"{file} does not fit {type(model).__name__}: {key} is {theirs} there and {ours} here")
     loaded = copy_of(model)
-    loaded.load_state_dict(tensors)
+    own, extra = loaded.state_dict(), dict(header.get("extra", {}))
+    state: OrderedDict[str, Any] = OrderedDict(own_names(tensors, own))
+    for key in sorted(own.keys() | state.keys()):
+        if key in extra:
+            continue
+        theirs, ours = (_form(x[key]) if key in x else "missing" for x in (state, own))
+        if theirs != ours:
+            raise InputError(f"{file} does not fit {type(loaded).__name__}: {key} is {theirs} there and {ours} here")
+    state.update(extra)
+    state._metadata = OrderedDict(header.get("modules", {}))  # type: ignore[attr-defined]
+    loaded.load_state_dict(state)
     return Checkpoint(loaded, Allocation.from_dict(header["allocation"]), header)
+
+
+def _form(value: object) -> str:
+    return f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _versions(model: nn.Module) -> dict[str, Any]:
+    """Which version each module's state is of, where it says so: some read the state of another version otherwise."""
+    return {name: dict(about) for name, about in getattr(model.state_dict(), "_metadata", {}).items()}
 
 
 def _digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:

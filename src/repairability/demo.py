@@ -13,7 +13,7 @@ from repairability.calibration import CalibrationSet
 from repairability.data import load_data
 from repairability.detect import find_transition
 from repairability.evaluation import evaluate
-from repairability.network.layers import prunable_layers
+from repairability.network.discover import prunable_layers
 from repairability.progress import track
 from repairability.provenance import provenance
 from repairability.pruning import prune_many

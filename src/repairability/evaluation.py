@@ -1,18 +1,20 @@
-"""How good a network is: accuracy with labels, agreement with the dense network without."""
+"""How good a network is, with labels: accuracy, or a metric of one's own; perplexity and mean IoU are given."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from repairability._torch import evaluating, run, to_model
+from repairability._torch import evaluating
 from repairability.errors import InputError
+from repairability.network.batches import LABELS, Batch, Forward, run, taken, to_model
+from repairability.network.outputs import Output, picked
 from repairability.progress import track
 from repairability.tables import Table, Value, percent
 
@@ -43,98 +45,153 @@ class Metrics(Value):
         return {**super().to_dict(), "standard_error": self.standard_error}
 
 
+Pairs = Iterable[tuple[Tensor, Tensor]]
+"""(what the network puts out, labels) of batch after batch."""
+
+Metric = Callable[[Pairs], Mapping[str, float]]
+"""What a network is judged by: all its outputs with their labels in, figures out."""
+
+
 @dataclass(frozen=True, eq=False)
-class Agreement(Value):
-    """Of another network with the dense one, on n unlabeled images: the share of equal predictions, the mean
-    KL(dense || other) in nats, and |logits_dense - logits_other|^2 / |logits_dense|^2.
-    """
+class Figures(Value):
+    """What a metric says of a network."""
 
-    same: float
-    kl: float
-    logit_error: float
-    n: int
-    chance: float  # of equal predictions if they were independent: sum over classes of both frequencies multiplied
-
-    @property
-    def standard_error(self) -> float:
-        """Of `same`, binomial."""
-        return float((self.same * (1 - self.same) / self.n) ** 0.5)
+    values: Mapping[str, float]
 
     def table(self) -> Table:
-        row = (percent(self.same), percent(self.chance), f"{self.kl:.4f}", f"{self.logit_error:.4f}", f"{self.n:,}")
-        return Table(("same prediction", "by chance", "mean KL", "logit error", "images"), [row])
+        return Table(tuple(self.values), [tuple(f"{value:,.4f}" for value in self.values.values())])
 
 
-def evaluate(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Metrics:
-    """Run labeled batches (images, labels) through `model`, in eval mode; the model is only read."""
+@overload
+def evaluate(
+    model: nn.Module, batches: Iterable[Batch], *, forward: Forward | None = None, output: Output = None
+) -> Metrics: ...
+
+
+@overload
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    *,
+    metric: Metric,
+    forward: Forward | None = None,
+    output: Output = None,
+) -> Figures: ...
+
+
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    *,
+    metric: Metric | None = None,
+    forward: Forward | None = None,
+    output: Output = None,
+) -> Metrics | Figures:
+    """Run labeled batches through `model`, in eval mode; the model is only read.
+
+    A batch is a tuple whose last item are the labels, or a mapping with "labels" (or "label", "targets", "target").
+    Without a metric the network is a classifier, [n, classes]. `metric` takes the pairs of outputs and labels of all
+    batches and gives figures: `Perplexity()`, `MeanIoU(classes)`, or a function of one's own. `output` picks from a
+    tuple or mapping; `forward(model, batch)` is given the batch without its labels.
+    """
+    spent: list[float] = []
+
+    def pairs() -> Iterator[tuple[Tensor, Tensor]]:
+        with evaluating(model) as network:
+            for batch in track(batches, "evaluating"):
+                inputs, labels = _apart(batch)
+                start = time.perf_counter()
+                raw = run(network, to_model(inputs if forward else taken(network, inputs), network), forward)
+                spent.append(time.perf_counter() - start)
+                tensor = picked(raw, output)
+                yield tensor, labels.to(tensor.device)
+
+    if metric is not None:
+        return Figures({name: float(value) for name, value in metric(pairs()).items()})
     right = right5 = n = 0
-    loss = spent = 0.0
-    with evaluating(model):
-        for images, labels in track(batches, "evaluating"):
-            start = time.perf_counter()
-            logits = _logits(model, images)
-            spent += time.perf_counter() - start
-            labels = labels.to(logits.device)
-            if len(labels) and int(labels.max()) >= logits.shape[1]:
-                raise InputError(f"labels go up to {int(labels.max())}, but the model has {logits.shape[1]} outputs")
-            best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
-            right += int(best[:, 0].sum())
-            right5 += int(best.any(1).sum())
-            loss += float(F.cross_entropy(logits, labels, reduction="sum"))
-            n += len(labels)
+    loss = 0.0
+    for logits, labels in pairs():
+        if logits.dim() != 2:
+            raise InputError(
+                f"a classifier must put out [n, classes], not {tuple(logits.shape)}; metric= judges others"
+            )
+        if len(labels) and int(labels.max()) >= logits.shape[1]:
+            raise InputError(f"labels go up to {int(labels.max())}, but the model has {logits.shape[1]} outputs")
+        best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
+        right += int(best[:, 0].sum())
+        right5 += int(best.any(1).sum())
+        loss += float(F.cross_entropy(logits, labels, reduction="sum"))
+        n += len(labels)
     if not n:
         raise InputError("no images to evaluate on")
-    return Metrics(right / n, right5 / n, loss / n, n, n / max(spent, 1e-9))
+    return Metrics(right / n, right5 / n, loss / n, n, n / max(sum(spent), 1e-9))
 
 
-def agreement(dense: nn.Module, other: nn.Module, batches: Iterable[Tensor | tuple[Tensor, ...]]) -> Agreement:
-    """Compare two networks on the same unlabeled images (of a tuple, the first item)."""
-
-    def both() -> Iterator[tuple[Tensor, Tensor]]:
-        with evaluating(dense), evaluating(other):
-            for batch in track(batches, "comparing"):
-                images = batch[0] if isinstance(batch, (tuple, list)) else batch
-                yield _logits(dense, images), _logits(other, images)
-
-    return agreement_of_logits(both())
-
-
-def logits_of(model: nn.Module, batches: Iterable[Tensor]) -> list[Tensor]:
-    """The outputs of a classifier, batch by batch; the model is only read."""
-    with evaluating(model):
-        return [_logits(model, images) for images in batches]
+def _apart(batch: Batch) -> tuple[Batch, Tensor]:
+    """Inputs and labels of a batch."""
+    if isinstance(batch, Mapping):
+        name = next((x for x in batch if x in LABELS), None)
+        if name is None:
+            raise InputError(f"a labeled batch has one of {', '.join(sorted(LABELS))}; this one has {', '.join(batch)}")
+        return {key: value for key, value in batch.items() if key != name}, batch[name]
+    if not isinstance(batch, (tuple, list)) or len(batch) < 2 or not isinstance(batch[-1], Tensor):
+        raise InputError("a labeled batch is a tuple that ends with a tensor of labels, or a mapping with labels")
+    *inputs, labels = batch
+    return inputs[0] if len(inputs) == 1 else tuple(inputs), labels
 
 
-def agreement_of_logits(pairs: Iterable[tuple[Tensor, Tensor]]) -> Agreement:
-    """The same from (dense, other) logits, for many networks compared with one dense."""
-    same = n = 0
-    kl = error = norm = 0.0
-    predicted: tuple[list[Tensor], list[Tensor]] = ([], [])
-    for theirs, ours in pairs:
-        if theirs.shape != ours.shape:
-            raise InputError(f"the networks put out {tuple(theirs.shape)} and {tuple(ours.shape)}")
-        same += int((theirs.argmax(1) == ours.argmax(1)).sum())
-        for counts, logits in zip(predicted, (theirs, ours), strict=True):
-            counts.append(logits.argmax(1).bincount(minlength=logits.shape[1]).cpu())
-        kl += float(kl_of_logits(theirs, ours).sum())
-        error += float((theirs - ours).square().sum())
-        norm += float(theirs.square().sum())
-        n += len(ours)
-    if not n:
-        raise InputError("no images to compare on")
-    dense_counts, other_counts = (torch.stack(counts).sum(0).double() for counts in predicted)
-    chance = float(dense_counts @ other_counts) / n**2
-    return Agreement(same / n, kl / n, error / max(norm, 1e-30), n, chance)
+@dataclass(frozen=True)
+class Perplexity:
+    """exp(mean cross-entropy) of a language model's logits [n, T, V] for token ids [n, T]; ids of -100 do not count.
+
+    `shift`: the labels are the inputs themselves, so the logits at t are for the label at t + 1 (as in transformers).
+    """
+
+    shift: bool = False
+
+    def __call__(self, pairs: Pairs) -> Mapping[str, float]:
+        loss, n = 0.0, 0
+        for logits, labels in pairs:
+            if logits.dim() != 3 or labels.shape != logits.shape[:2]:
+                raise InputError(
+                    f"perplexity wants logits [n, T, V] and labels [n, T], not {tuple(logits.shape)} and "
+                    f"{tuple(labels.shape)}"
+                )
+            if self.shift:
+                logits, labels = logits[:, :-1], labels[:, 1:]
+            loss += float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum"))
+            n += int((labels != -100).sum())
+        if not n:
+            raise InputError("no tokens to evaluate on")
+        return {"perplexity": float(torch.tensor(loss / n, dtype=torch.float64).exp()), "loss": loss / n, "tokens": n}
 
 
-def kl_of_logits(dense: Tensor, other: Tensor) -> Tensor:
-    """KL(dense || other) of each image [n], from logits [n, classes]."""
-    return F.kl_div(other.log_softmax(1), dense.log_softmax(1), reduction="none", log_target=True).sum(1)
+@dataclass(frozen=True)
+class MeanIoU:
+    """The mean over classes of intersection / union of predicted and true pixels, from logits [n, C, H, W] and labels
+    [n, H, W]; labels of 255 do not count, nor does a class that is nowhere.
+    """
 
+    ignore: int = 255
 
-def _logits(model: nn.Module, images: Tensor) -> Tensor:
-    out = run(model, to_model(images, model))
-    if not isinstance(out, Tensor) or out.dim() != 2:
-        shape = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise InputError(f"a classifier must put out [n, classes], not {shape}")
-    return out.double() if out.dtype == torch.float64 else out.float()
+    def __call__(self, pairs: Pairs) -> Mapping[str, float]:
+        counts: Tensor | None = None
+        for logits, labels in pairs:
+            if logits.dim() != 4 or labels.shape != (len(logits), *logits.shape[2:]):
+                raise InputError(
+                    f"mean IoU wants logits [n, C, H, W] and labels [n, H, W], not {tuple(logits.shape)} and "
+                    f"{tuple(labels.shape)}"
+                )
+            classes, known = logits.shape[1], labels != self.ignore
+            if bool((labels[known] >= classes).any()) or bool((labels[known] < 0).any()):
+                raise InputError(f"labels must be between 0 and {classes - 1}, or {self.ignore}")
+            cells = labels[known].long() * classes + logits.argmax(1)[known]
+            table = cells.bincount(minlength=classes**2).view(classes, classes).cpu()
+            counts = table if counts is None else counts + table
+        if counts is None or not int(counts.sum()):
+            raise InputError("no pixels to evaluate on")
+        both = counts.diagonal()
+        union = counts.sum(0) + counts.sum(1) - both
+        there = union > 0
+        figures = {"mean_iou": float((both[there] / union[there]).mean())}
+        return {**figures, "pixel_accuracy": float(both.sum() / counts.sum()), "pixels": float(counts.sum())}

@@ -11,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from repairability._torch import masked_names, unwrapped
 from repairability.allocation import Allocation
 from repairability.errors import InputError
 from repairability.naming import ByLayer
-from repairability.network.layers import Layers, layers_named
+from repairability.network.discover import layers_named
+from repairability.network.layers import Layers
 from repairability.tables import Table
 
 
@@ -110,8 +112,12 @@ def make_masks(model: nn.Module | Layers, allocation: Allocation) -> Masks:
 
 def apply_masks_(model: nn.Module, masks: Masks) -> None:
     """Set every pruned weight of `model` to zero, in place. The one place where pruning writes weights."""
-    layers = layers_named(model, masks)
+    layers, masked = layers_named(model, masks), masked_names(unwrapped(model))
     for layer in layers:
+        if layer.name in masked:
+            raise InputError(
+                f"layer {layer.name!r} has a mask of torch.nn.utils.prune already; make it permanent first"
+            )
         if masks[layer.name].shape != layer.weight.shape:
             raise InputError(
                 f"the mask of layer {layer.name!r} has shape {tuple(masks[layer.name].shape)}, its weight {layer.shape}"

@@ -172,8 +172,3 @@ class LeastSquares:
             right = self.cross[g].mT - kept @ self.gram[g]
             fitted[g] = kept + solve_on_support(self.damped(g, ridge), right, support[g])
         return fitted
-
-
-def filters_of(weight: Tensor, groups: int) -> Tensor:
-    """A layer's weight as filters [G, R, K], float64."""
-    return weight.detach().double().cpu().reshape(groups, weight.shape[0] // groups, -1)

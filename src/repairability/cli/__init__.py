@@ -14,7 +14,7 @@ import typer
 from repairability.cli.calling import as_command
 
 VERBS = (
-    *("layers", "allocate", "diagnose", "prune", "detect", "evaluate", "finetune"),
+    *("doctor", "layers", "allocate", "diagnose", "prune", "detect", "evaluate", "finetune"),
     *("sweep", "list", "report", "renew", "archive", "demo"),
 )
 

@@ -36,7 +36,8 @@ METHODS = "cts, agreement"
 EXECUTORS = "local, processes, ray"
 FORMATS = "html, md, csv, latex, png, pdf, svg"
 DATA_SETS = "cifar10, cifar100, stl10, pets, imagenette, imagewoof"
-FIRST_CONV = "@first"
+FIRST_CONV, LAST_LINEAR = "@first", "@last"
+TYPES = "conv (= conv2d), conv1d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d, linear"
 
 SPARSITY = Option(..., "--sparsity", "-s", help="Target over the prunable weights: 0.95 is 95 %.")
 RULE_OPTIONS = Option(
@@ -108,17 +109,22 @@ class LayerChoice:
     """Which layers may be pruned."""
 
     panel: ClassVar[str] = "Layers"
-    types: str = Option("conv", help="Layer types, comma-separated: conv (= conv2d), conv1d, conv3d, linear.")
+    types: str = Option(
+        "auto",
+        help=f"auto: convolutions, and linear layers where they hold most weights; or, comma-separated: {TYPES}.",
+    )
     skip: list[str] = Option(
-        [FIRST_CONV],
+        [FIRST_CONV, LAST_LINEAR],
         metavar="GLOB",
-        help=f"Layers to leave dense (repeatable). {FIRST_CONV}: the first conv; '' skips nothing.",
+        help=f"Layers to leave dense (repeatable). {FIRST_CONV}: the first convolution, {LAST_LINEAR}: the last linear "
+        "layer; '' skips nothing.",
     )
     only: list[str] = Option(["*"], metavar="GLOB", help="Only these layers (repeatable).")
 
     def settings(self) -> dict[str, Any]:
         """As `prunable_layers` and `PruneConfig` take them."""
-        types = tuple(kind.strip() for kind in self.types.split(","))
+        kinds = tuple(kind.strip() for kind in self.types.split(","))
+        types = self.types if self.types == "auto" else kinds
         return {"types": types, "skip": tuple(glob for glob in self.skip if glob), "only": tuple(self.only)}
 
     def of(self, model: nn.Module) -> rp.Layers:
@@ -181,6 +187,13 @@ def check_classes(model: nn.Module, data: Data, name: str) -> None:
             f"{name} has {heads[-1].out_features} outputs, {data.name} has {data.classes} classes; "
             f"say --num-classes {data.classes} and give weights that fit"
         )
+
+
+def usual_size(model: str) -> int:
+    """The side of the images that a network by this name usually takes."""
+    from repairability.models import MODELS
+
+    return 8 if model == "digits" else 32 if model in MODELS else 224
 
 
 def sparsities_of(text: str, option: str) -> list[float]:

@@ -79,6 +79,7 @@ def verb(
         layers = choice.of(model)
         pruned = target_count(layers.totals.values(), sparsity)
         plan = {"model": network.model, "sparsity": sparsity, "layers": len(layers), "n_all": layers.n_all}
+        plan |= {"parameters": layers.parameters, "coverage": layers.coverage}
         plan |= {"prunable": layers.total, "pruned": pruned, "data": source.data, "seed": seed, "count": count}
         return _plan({**plan, "held_out": held_out, "seconds": limit, "out": out}, recipes, curves)
     data = source.read()

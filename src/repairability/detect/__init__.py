@@ -13,7 +13,9 @@ from repairability.detect.cts import SWEEP, SingleLayers
 from repairability.detect.joint import JointNetwork
 from repairability.detect.result import Transition
 from repairability.errors import InputError, unknown
+from repairability.network.batches import Forward
 from repairability.pruning import PruneConfig
+from repairability.pruning.plan import with_forward
 from repairability.rules import RuleLike
 
 METHODS = ("cts", "agreement")
@@ -30,6 +32,7 @@ def find_transition(
     method: str = "cts",
     strict: bool = True,
     null: bool = True,
+    forward: Forward | None = None,
     config: PruneConfig | None = None,
 ) -> Transition:
     """Where allocation begins to matter and where recovery ends, from unlabeled images alone.
@@ -41,13 +44,13 @@ def find_transition(
     """
     if method not in METHODS:
         raise unknown("method", str(method), METHODS)
-    settings, sweep = config or PruneConfig(), _sweep(sparsities)
+    settings, sweep = with_forward(config, forward), _sweep(sparsities)
     if method == "agreement":
-        calibration, held_out = settings.calibration(images, held_out=HELD_OUT).split()
+        calibration, held_out = settings.calibration(images, model, held_out=HELD_OUT).split()
         return JointNetwork(model, settings, calibration, sweep, held_out).find(null=null)
     if not check_sparsity(low, "low") < check_sparsity(high, "high"):
         raise InputError(f"low must be below high: {low:g}, {high:g}")
-    calibration, sweep = settings.calibration(images), sweep or SWEEP
+    calibration, sweep = settings.calibration(images, model), sweep or SWEEP
     return SingleLayers(model, settings, calibration, sweep, (low, high), reference, strict).find(null=null)
 
 

@@ -50,7 +50,7 @@ class Detector(ABC):
 
     @cached_property
     def layers(self) -> Layers:
-        return self.settings.layers(self.model)
+        return self.settings.layers(self.model, self.calibration)
 
     def diagnosed(self, points: Sequence[float], grid: Grid) -> Diagnosis:
         """The curves that rr needs to reach these points."""

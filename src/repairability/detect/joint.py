@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
-from torch import Tensor
 
+from repairability.comparison import Agreement
 from repairability.detect.detector import SHUFFLES, Detector
 from repairability.detect.result import Transition
 from repairability.detect.shuffled import median_overlap
-from repairability.detect.verdict import COMPARED, Agreements, agreement_transition
+from repairability.detect.verdict import COMPARED, Agreements, agreement_transition, same
 from repairability.diagnostics import Diagnosis
 from repairability.errors import BudgetError
-from repairability.evaluation import Agreement
+from repairability.network.batches import Samples
 from repairability.progress import track
 from repairability.pruning import Recipe
 from repairability.pruning.choose import Judge
@@ -30,7 +30,7 @@ SWEEP = (0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.99)
 class JointNetwork(Detector):
     """The network against what the rules make of it; an empty sweep is SWEEP, refined."""
 
-    held_out: Tensor
+    held_out: Samples
 
     def detect(self) -> Transition:
         return agreement_transition(self.agreements)
@@ -42,7 +42,7 @@ class JointNetwork(Detector):
 
     @cached_property
     def judge(self) -> Judge:
-        return Judge(self.model, self.held_out)
+        return Judge(self.model, self.held_out, self.settings)
 
     @cached_property
     def agreements(self) -> Agreements:
@@ -82,5 +82,5 @@ class JointNetwork(Detector):
 
 def midpoints(agreements: Agreements) -> list[float]:
     """Between neighbours whose best agreement differs by more than 0.1, where there is room for another point."""
-    best = {s: max(x.same for x in agreements[s].values()) for s in sorted(agreements) if agreements[s]}
+    best = {s: max(same(x) for x in agreements[s].values()) for s in sorted(agreements) if agreements[s]}
     return [round((a + b) / 2, 4) for a, b in itertools.pairwise(best) if best[a] - best[b] > 0.1 and b - a > 0.01]

@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from repairability.detect.verdict import Agreements, agreement_transition, at_chance, best_of, fallen, spread_of
-from repairability.evaluation import Agreement
+from repairability.comparison import Agreement
+from repairability.detect.verdict import Agreements, agreement_transition, at_chance, best_of, fallen, same, spread_of
 from repairability.progress import track
 from repairability.transition import Interval, inside, overlap, runs
 
@@ -80,7 +80,7 @@ def _memberships(known: Agreements, waiting: Sequence[float]) -> list[set[bool]]
     """
     lowest = next((s for s in known if known[s]), None)
     first = None if lowest is None else best_of(known[lowest])
-    if first is None or first.same < 0.5:
+    if first is None or same(first) < 0.5:
         return [{False, True}] * len(known)
     highest = replace(first, same=1.0) if lowest in waiting else first
     choices: list[set[bool]] = []
@@ -91,5 +91,5 @@ def _memberships(known: Agreements, waiting: Sequence[float]) -> list[set[bool]]
         has_begun |= best is not None and not open_ and fallen(best, first) and fallen(best, highest)
         choices.append({may_have_begun and (differ or open_), has_begun and differ and not may_have_ended})
         # another rule at the top has another chance level: below one half nothing is certain before rr has answered
-        may_have_ended |= best is None or at_chance(best) or (open_ and best.same < 0.5)
+        may_have_ended |= best is None or at_chance(best) or (open_ and same(best) < 0.5)
     return choices

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from repairability.comparison import Agreement
 from repairability.detect.result import Transition
-from repairability.evaluation import Agreement
+from repairability.errors import InputError
 from repairability.transition import longest_run
 
 COMPARED = ("erk", "lamp", "rr")
@@ -19,27 +20,41 @@ TOLERANCE = 0.02
 """Agreement may fall by this much, beyond two standard errors, before a transition is said to begin."""
 
 
+def same(agreement: Agreement) -> float:
+    """The share of equal predictions, which only logits have."""
+    if agreement.same is None:
+        raise InputError(
+            f"this detector compares predictions, and the outputs are compared by {agreement.distance!r}; "
+            "PruneConfig(output=...) picks the logits, distance='kl' says that they are some"
+        )
+    return agreement.same
+
+
+def doubt(agreement: Agreement) -> float:
+    return agreement.standard_error or 0.0
+
+
 def best_of(rules: Mapping[str, Agreement]) -> Agreement | None:
     """Of the rules that reach a point, the one that agrees most."""
-    return max(rules.values(), key=lambda x: x.same, default=None)
+    return max(rules.values(), key=same, default=None)
 
 
 def spread_of(rules: Mapping[str, Agreement]) -> float:
     """By how much the best and the worst rule differ beyond two standard errors of their difference."""
-    ordered = sorted(rules.values(), key=lambda x: x.same)
+    ordered = sorted(rules.values(), key=same)
     if len(ordered) < 2:
         return 0.0
     worst, best = ordered[0], ordered[-1]
-    return best.same - worst.same - 2 * math.hypot(best.standard_error, worst.standard_error)
+    return same(best) - same(worst) - 2 * math.hypot(doubt(best), doubt(worst))
 
 
 def fallen(now: Agreement, first: Agreement) -> bool:
     """Whether agreement is below its value at the lowest point by more than noise and the tolerance."""
-    return now.same < first.same - 2 * math.hypot(now.standard_error, first.standard_error) - TOLERANCE
+    return same(now) < same(first) - 2 * math.hypot(doubt(now), doubt(first)) - TOLERANCE
 
 
 def at_chance(now: Agreement) -> bool:
-    return now.same <= now.chance + 2 * now.standard_error
+    return same(now) <= (now.chance or 0.0) + 2 * doubt(now)
 
 
 def agreement_transition(agreements: Agreements) -> Transition:

@@ -15,7 +15,9 @@ from repairability.diagnostics.fitted import diagnose_fit
 from repairability.diagnostics.measures import measures
 from repairability.diagnostics.scan import Scan, scan
 from repairability.errors import InputError
-from repairability.network.layers import Layers, prunable_layers
+from repairability.network.batches import Forward
+from repairability.network.discover import prunable_layers
+from repairability.network.layers import Layers
 from repairability.repairs import Repair, RepairLike, get_repair
 from repairability.scores import ScoreLike, get_score
 
@@ -32,6 +34,7 @@ def diagnose(
     observe: str = "layer",
     layers: Layers | None = None,
     score: ScoreLike = "magnitude",
+    forward: Forward | None = None,
 ) -> Diagnosis:
     """Prune each layer alone to each sparsity of the grid, repair it, and measure what damage was done and is left.
 
@@ -42,8 +45,10 @@ def diagnose(
     the weights that `score` would take; conditioned on any other repair, for the smallest ones.
     """
     mend = get_repair(repair)
-    chosen = prunable_layers(model) if layers is None else layers
-    calibration = CalibrationSet.read(images)
+    calibration = CalibrationSet.read(images, model=model, forward=forward)
+    if layers is None:
+        layers = prunable_layers(model, batch=next(calibration.batches(model)), forward=calibration.forward)
+    chosen = layers
     if isinstance(grid, str) or not isinstance(grid, (Mapping, Sequence, np.ndarray)):
         raise InputError(f"grid must be a list of sparsities or a mapping from layers to such lists, not {grid!r}")
     grids = grid if isinstance(grid, Mapping) else dict.fromkeys(chosen.names, grid)

@@ -14,7 +14,7 @@ from repairability.allocation import pruned_count
 from repairability.calibration import CalibrationSet
 from repairability.curves import FloatArray
 from repairability.diagnostics.scan import checked_grid
-from repairability.network.layers import Layers, bias_of
+from repairability.network.layers import Layers
 from repairability.repairs.repair import Fit
 from repairability.repairs.walk import Station, walk
 from repairability.scores import Score
@@ -34,17 +34,15 @@ def diagnose_fit(
     """
     copy = copy_of(model)  # a second network to halt in; its weights stay, so every layer sees dense inputs
     stations = walk(model, copy, layers.on(copy), calibration, images=fit.images)
-    curves = {x.layer.name: _curves(model, x, checked_grid(x.layer.name, grids), fit, score) for x in stations}
+    curves = {x.layer.name: _curves(x, checked_grid(x.layer.name, grids), fit, score) for x in stations}
     return {name: curves[name] for name in layers.names}
 
 
-def _curves(
-    model: nn.Module, station: Station, grid: Sequence[float], fit: Fit, score: Score
-) -> tuple[FloatArray, FloatArray]:
+def _curves(station: Station, grid: Sequence[float], fit: Fit, score: Score) -> tuple[FloatArray, FloatArray]:
     moments = station.moments()
-    problem = station.problem(model, moments)
+    problem = station.problem(moments)
     plain = LeastSquares.of(moments, problem.weights, problem.unit, centred=False)
-    bias = bias_of(station.module)
+    bias = station.pairs[0][0].bias
     offset = 0.0 if bias is None else bias.double().cpu().view(plain.power.shape)
     power = moments.power(centred=False) + EPS  # [G, R]
     counts = [pruned_count(station.layer.total, s) for s in grid]

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor
 
 from repairability.masks import magnitude_levels
-from repairability.network.layers import Layer, bias_of
+from repairability.network.calls import Call
+from repairability.network.layers import Layer
 from repairability.network.unfold import Geometry
 
 _CHUNK = 75_000
@@ -28,11 +30,9 @@ _SPARSE_COST = 6
 class LevelProducts:
     """Outputs of `layer` for the pruned counts `counts` (ascending, of its levels)."""
 
-    def __init__(self, layer: Layer, module: nn.Module, counts: Sequence[int]) -> None:
-        self.geometry = Geometry.of(layer.name, module)
-        self.levels, self.channels = len(counts), layer.shape[0]
-        self.weight = layer.weight.detach()
-        self.bias = bias_of(module)
+    def __init__(self, layer: Layer, counts: Sequence[int]) -> None:
+        self.levels, self.channels, self.groups = len(counts), layer.outputs, layer.groups
+        self.weight = layer.filters()  # [G, R, K]
         self.layer, self.counts = layer, counts
         dense_share = 1 - counts[0] / layer.total
         self.sparse = (
@@ -42,45 +42,58 @@ class LevelProducts:
         )
         self._matrices: dict[tuple[int, ...], Tensor] = {}
 
-    def prepare(self, shape: Sequence[int], dtype: torch.dtype) -> None:
-        """Build the matrix for inputs of this shape ahead of time."""
-        spatial = self.geometry.batched(torch.empty(shape, device="meta")).shape[2:]
-        self.matrix(self.geometry.live_taps(spatial), torch.float64 if dtype == torch.float64 else torch.float32)
+    def prepare(self, geometry: Geometry, shape: Sequence[int]) -> None:
+        """Build the matrix for inputs of this shape [n, channels, *spatial] ahead of time."""
+        wide = self.weight.dtype == torch.float64
+        self.matrix(geometry, geometry.live_taps(shape[2:]), torch.float64 if wide else torch.float32)
 
-    def chunks(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    def chunks(self, call: Call) -> Iterator[tuple[slice, Tensor]]:
         """The samples of the input in slices, each with its outputs [levels, n, channels, positions], float32 or wider.
 
         Only one slice's columns and outputs exist at a time.
         """
-        x = self.geometry.batched(x)
+        geometry, x = call.geometry, call.inputs()
         x = x if x.dtype == torch.float64 else x.float()
         spatial = x.shape[2:]
-        positions = max(1, torch.Size(self.geometry.out_size(spatial)).numel())
-        taps = self.geometry.live_taps(spatial)
-        matrix = self.matrix(taps, x.dtype)
+        positions = max(1, torch.Size(geometry.out_size(spatial)).numel())
+        taps = geometry.live_taps(spatial)
+        matrix = self.matrix(geometry, taps, x.dtype)
         step = max(1, _CHUNK // (self.channels * positions))
         for start in range(0, len(x), step):
             part = x[start : start + step]
-            columns = self.geometry.unfold(part, taps)
+            columns = geometry.unfold(part, taps)
             out = self._times(matrix, columns).view(self.levels, self.channels, positions, len(part))
-            if self.bias is not None:
-                out[-1] += self.bias.to(out.dtype)[:, None, None]
+            if call.bias is not None:
+                out[-1] += call.bias.to(out.dtype)[:, None, None]
             for level in range(self.levels - 2, -1, -1):
                 out[level] += out[level + 1]
             yield slice(start, start + step), out.permute(0, 3, 1, 2)
 
-    def matrix(self, taps: Sequence[tuple[int, ...]], dtype: torch.dtype) -> Tensor:
+    def matrix(self, geometry: Geometry, taps: Sequence[tuple[int, ...]], dtype: torch.dtype) -> Tensor:
         """The bands stacked: [levels * channels, columns] as CSR, or dense per group [groups, rows, columns]."""
-        numbers = tuple(self.geometry.tap_numbers(taps))
+        numbers = tuple(geometry.tap_numbers(taps))
         if numbers not in self._matrices:
-            self._matrices[numbers] = self._bands(numbers, dtype)
+            kernel = int(np.prod(geometry.kernel, dtype=int))
+            self._matrices[numbers] = self._bands(numbers, kernel, dtype)
         return self._matrices[numbers]
 
-    def _bands(self, taps: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def _levels(self) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """The weights that stay at level 0, by their places in the filters, ascending, and the last level of each."""
+        index, last = magnitude_levels(self.layer.magnitudes(), self.counts)  # in the weight's own order
+        if not self.layer.turned:
+            return index, last
+        places = torch.arange(self.layer.total).view(self.layer.shape)
+        order = self.layer.filters(places).flatten().numpy()  # filters' place -> weight's place
+        levels = np.zeros(len(order), dtype=np.int16)  # 0: gone at level 0
+        levels[index] = last.astype(np.int16) + 1
+        turned = levels[order]
+        index = np.flatnonzero(turned)
+        return index, (turned[index] - 1).astype(np.uint8)
+
+    def _bands(self, taps: tuple[int, ...], kernel: int, dtype: torch.dtype) -> Tensor:
         flat = self.weight.flatten()
-        index, last = magnitude_levels(self.layer.magnitudes(), self.counts)
-        kernel = int(np.prod(self.geometry.kernel, dtype=int))
-        width = self.weight[0].numel()  # columns of one filter, all taps
+        index, last = self._levels()
+        width = self.weight.shape[2]  # columns of one filter, all taps
         if len(taps) < kernel:
             live = np.zeros(kernel, dtype=bool)
             live[list(taps)] = True
@@ -101,7 +114,7 @@ class LevelProducts:
             place[list(taps)] = np.arange(len(taps))
             columns = columns // kernel * len(taps) + place[columns % kernel]
         width = width // kernel * len(taps)
-        groups = self.geometry.groups
+        groups = self.groups
         if groups > 1:  # filters of group g see the columns of its own inputs
             group = np.tile(np.arange(self.channels) // (self.channels // groups), self.levels)
             columns = columns + np.repeat(group * width, lengths)
@@ -115,7 +128,7 @@ class LevelProducts:
         return dense
 
     def _times(self, matrix: Tensor, columns: Tensor) -> Tensor:
-        groups = self.geometry.groups
+        groups = self.groups
         if self.sparse or groups == 1:
             return matrix @ columns
         out = columns.new_empty((self.levels, groups, self.channels // groups, columns.shape[1]))

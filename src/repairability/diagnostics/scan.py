@@ -14,13 +14,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from repairability._torch import OutputHook, batch_norms, evaluating, output_hooks, run
+from repairability._torch import batch_norms, evaluating, unwrapped
 from repairability.algebra.sums import ChannelSums, OutputMoments
 from repairability.allocation import check_sparsity, pruned_count
 from repairability.calibration import CalibrationSet
 from repairability.diagnostics.products import LevelProducts
 from repairability.errors import InputError
-from repairability.network.layers import Layer, Layers, bias_of
+from repairability.network.batches import sample_count
+from repairability.network.calls import Call, Watching
+from repairability.network.layers import Layer, Layers
 from repairability.network.trace import trace
 from repairability.progress import track
 from repairability.repairs.response import Norm
@@ -55,46 +57,43 @@ def scan(
     if observe not in OBSERVE:
         raise InputError(f"observe must be one of {', '.join(OBSERVE)}, not {observe!r}")
     grids = {layer.name: checked_grid(layer.name, grid) for layer in layers}
-    first = next(iter(calibration.batches(model)))
-    way = trace(model, layers, first)
+    way = trace(model, layers, next(iter(calibration.batches(model))), forward=calibration.forward)
     norms = _norms_behind(model, layers, way.norms, observe)
 
     def prepare(layer: Layer) -> tuple[Scan, LevelProducts | None]:
         counts = [pruned_count(layer.total, s) for s in grids[layer.name]]
         measured = [k for k, count in enumerate(counts) if count > 0]
-        module = model.get_submodule(layer.name)
         norm = norms.get(layer.name)
         sums = ChannelSums(
-            len(measured), layer.shape[0], scale=norm.scale() if norm else None, shift=norm.shift() if norm else None
+            len(measured), layer.outputs, scale=norm.scale() if norm else None, shift=norm.shift() if norm else None
         )
-        bias = bias_of(module)
-        beta = torch.zeros(layer.shape[0], dtype=torch.float64) if bias is None else bias.double().cpu()
-        products = LevelProducts(layer, module, [counts[k] for k in measured]) if measured else None
+        bias = way.biases.get(layer.name)
+        beta = torch.zeros(layer.outputs, dtype=torch.float64) if bias is None else bias.double().cpu()
+        products = LevelProducts(layer, [counts[k] for k in measured]) if measured else None
         if products is not None:
-            products.prepare(way.inputs[layer.name], first.dtype)
-        shifts = bias is not None or layer.name in way.own_norms
+            products.prepare(way.geometries[layer.name], way.inputs[layer.name])
+        shifts = layer.name in way.shiftable
         return Scan(grids[layer.name], tuple(measured), sums, beta, norm, shifts), products
 
     with ThreadPoolExecutor(max(1, torch.get_num_threads())) as threads:  # NumPy's selections release the lock
         prepared = dict(zip(layers.names, threads.map(prepare, layers), strict=True))
 
-    def measuring(layer: Layer) -> OutputHook:
-        result, products = prepared[layer.name]
-
-        def hook(module: nn.Module, x: Tensor, output: Tensor) -> None:
-            dense = layer.channels(output)
-            if products is None:
-                result.sums.update(dense)
-                return
-            for samples, pruned in products.chunks(x):
+    def handle(call: Call) -> Tensor:
+        result, products = prepared[call.layer.name]
+        output = call.compute()
+        dense = call.channels(output)
+        if products is None:
+            result.sums.update(dense)
+        else:
+            for samples, pruned in products.chunks(call):
                 result.sums.update(dense[samples], pruned)
+        return output
 
-        return hook
-
-    hooks = {model.get_submodule(layer.name): measuring(layer) for layer in layers}
-    with evaluating(model), output_hooks(hooks):
+    with evaluating(model) as network:
+        own = layers.on(network)
         for batch in track(calibration.batches(model), "diagnosing", calibration.batch_count):
-            run(model, batch)
+            with Watching(network, own, handle, samples=sample_count(batch)):
+                calibration.run(network, batch)
     return {name: result for name, (result, _) in prepared.items()}
 
 
@@ -119,7 +118,7 @@ def _norms_behind(model: nn.Module, layers: Layers, names: Mapping[str, str], ob
             f"observe='norm' needs a BatchNorm right behind each layer; {', '.join(without)} has none "
             "(observe='norm-or-layer' measures such layers at their own output)"
         )
-    modules = batch_norms(model)
+    modules = batch_norms(unwrapped(model))
     behind = {}
     for layer, name in names.items():
         norm = modules[name]

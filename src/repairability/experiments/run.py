@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from repairability._torch import threads
 from repairability.allocation import Allocation
+from repairability.comparison import agreement_of_outputs, outputs_of
 from repairability.data import Data
 from repairability.detect import find_transition
-from repairability.evaluation import agreement_of_logits, logits_of
 from repairability.experiments.shared import BATCH, Shared
 from repairability.experiments.spec import Job, read_as
 from repairability.experiments.store import Record
@@ -82,7 +82,7 @@ def _agreement(shared: Shared, model: nn.Module) -> dict[str, Any]:
     """With the dense network, on unlabeled training images after those of the calibration."""
     spec, used = shared.spec, len(shared.calibration)
     batches, theirs = _held_out(shared.model, shared.data, used, spec.held_out, spec.seed)
-    return agreement_of_logits(zip(theirs, logits_of(shared.finished(model), batches), strict=True)).to_dict()
+    return agreement_of_outputs(zip(theirs, outputs_of(shared.finished(model), batches), strict=True)).to_dict()
 
 
 @lru_cache(maxsize=1)
@@ -90,7 +90,7 @@ def _held_out(model: nn.Module, data: Data, used: int, count: int, seed: int) ->
     """The images, and what the dense network says of them."""
     images = data.unlabeled(used + count, seed)[used:].contiguous(memory_format=torch.channels_last)
     batches = list(images.split(BATCH))  # type: ignore[no-untyped-call]
-    return batches, logits_of(model, batches)
+    return batches, outputs_of(model, batches)
 
 
 def _detect(shared: Shared) -> dict[str, Any]:

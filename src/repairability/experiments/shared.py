@@ -19,11 +19,12 @@ from repairability.calibration import HELD_OUT, CalibrationSet, images_for
 from repairability.data import Data, load_data
 from repairability.diagnostics import Diagnosis
 from repairability.evaluation import Metrics, evaluate
-from repairability.experiments.spec import FIT_VERSION, Job, RunSpec
+from repairability.experiments.spec import FIT_VERSION, PAPER_LAYERS, Job, RunSpec
 from repairability.experiments.store import Store
 from repairability.models import create_model
+from repairability.network.discover import prunable_layers
 from repairability.network.folding import for_inference
-from repairability.network.layers import Layers, prunable_layers
+from repairability.network.layers import Layers
 from repairability.provenance import timed
 from repairability.pruning import AUTO, measurement_for
 from repairability.repairs import recalibrated
@@ -116,7 +117,7 @@ class Shared:
 
     @cached_property
     def layers(self) -> Layers:
-        return prunable_layers(self.model)
+        return prunable_layers(self.model, **PAPER_LAYERS)
 
     @cached_property
     def calibration(self) -> CalibrationSet:

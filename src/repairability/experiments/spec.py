@@ -15,6 +15,7 @@ from repairability.allocation import check_sparsity
 from repairability.detect import METHODS
 from repairability.diagnostics import OBSERVE
 from repairability.errors import InputError, unknown
+from repairability.network.discover import FIRST_CONV
 from repairability.pruning import AUTO, PruneConfig, Recipe
 from repairability.repairs import get_repair
 from repairability.rules import RULES
@@ -27,6 +28,10 @@ VERSION = 1
 
 FIT_VERSION = 2
 """The same for runs that solve least squares. 2: the ridge grows with the unknowns per sample."""
+
+
+PAPER_LAYERS: dict[str, Any] = {"types": ("conv",), "skip": (FIRST_CONV,)}
+"""What studies prune: every convolution but the first, as in the paper."""
 
 
 class Checked(BaseModel):
@@ -106,7 +111,7 @@ class RunSpec(Checked):
     @property
     def config(self) -> PruneConfig:
         """How `prune` and `find_transition` are told of the rest."""
-        return PruneConfig(self.grid, self.observe, self.conditioned_on, self.options, count=self.count)
+        return PruneConfig(self.grid, self.observe, self.conditioned_on, self.options, **PAPER_LAYERS, count=self.count)
 
     @property
     def fits(self) -> bool:

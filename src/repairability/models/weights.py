@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -55,8 +57,8 @@ def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, new_head: b
 
 
 def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The state dict in a safetensors or torch file; one nested under "state_dict" or "model", or with the "module."
-    prefix of data-parallel training, is unwrapped.
+    """The state dict in a safetensors or torch file; one nested under "state_dict" or "model", or with the prefixes of
+    data-parallel training and torch.compile, is unwrapped.
     """
     file = Path(path)
     if not file.is_file():
@@ -71,12 +73,53 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
             content = content[wrapper]
     if not isinstance(content, dict) or not content or not all(isinstance(item, Tensor) for item in content.values()):
         raise InputError(f"{file} holds no state dict (a mapping from names to tensors)")
-    return {key.removeprefix("module."): tensor for key, tensor in content.items()}
+    return {_stripped(key): tensor for key, tensor in content.items()}
 
 
 def plain_state(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict as safetensors takes it: on the CPU, and no two tensors share memory."""
-    return {key: tensor.detach().cpu().contiguous().clone() for key, tensor in model.state_dict().items()}
+    """The tensors of a state dict as safetensors takes them."""
+    return state_parts(model)[0]
+
+
+def state_parts(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state dict as safetensors takes it, on the CPU and no two tensors sharing memory, and what is not tensors in
+    it (a module's extra state), if JSON holds it; else it is refused by name.
+    """
+    tensors: dict[str, Tensor] = {}
+    extra: dict[str, Any] = {}
+    for key, value in model.state_dict().items():
+        if isinstance(value, Tensor):
+            if value.layout != torch.strided or type(value) not in (Tensor, nn.Parameter):
+                raise InputError(f"{key} is a {type(value).__name__} ({value.layout}), which safetensors does not hold")
+            tensors[key] = value.detach().cpu().contiguous().clone()
+            continue
+        try:
+            same = json.loads(json.dumps(value)) == value
+        except (TypeError, ValueError):
+            same = False
+        if not same:
+            raise InputError(f"the state {key} is a {type(value).__name__}, which neither safetensors nor JSON holds")
+        extra[key] = value
+    return tensors, extra
+
+
+PREFIXES = ("module.", "_orig_mod.")
+"""What data-parallel training and torch.compile put before a name."""
+
+
+def own_names(state: Mapping[str, Tensor], own: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The state under the model's own names: what wrappers put before them goes, unless the model has it so."""
+    if any(key in own for key in state):
+        return dict(state)
+    stripped = {_stripped(key): tensor for key, tensor in state.items()}
+    return stripped if len(stripped) == len(state) else dict(state)
+
+
+def _stripped(key: str) -> str:
+    """Also inside a name: a block that was compiled by itself is layer1._orig_mod.0.weight."""
+    while key.startswith(PREFIXES):
+        key = key.partition(".")[2]
+    return key.replace("._orig_mod.", ".")
 
 
 def pretrained_model(name: str, num_classes: int | None) -> nn.Module:

@@ -7,9 +7,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from repairability._torch import copy_of, evaluating, run, to_model
-from repairability.errors import InputError
-from repairability.network.layers import prunable_layers
+from repairability._torch import copy_of, evaluating, evaluation_mode_
+from repairability.network.batches import run, to_model
+from repairability.network.discover import refittable_layers
+from repairability.network.kinds import KINDS
+from repairability.network.layers import Layers
 from repairability.network.trace import trace
 
 _TOLERANCE = 1e-3
@@ -25,16 +27,16 @@ def for_inference(model: nn.Module, images: Tensor) -> nn.Module:
     """
     folded = copy_of(model)
     batch = to_model(images[:8], model)
-    with evaluating(model):
-        expected = run(model, batch)
+    with evaluating(model) as network:
+        expected = run(network, batch)
     for conv, norm in _pairs(folded, batch):
         parent, _, name = conv.rpartition(".")
         fused = fuse_conv_bn_eval(folded.get_submodule(conv), folded.get_submodule(norm))  # type: ignore[type-var, arg-type]
         setattr(folded.get_submodule(parent), name, fused)
         parent, _, name = norm.rpartition(".")
         setattr(folded.get_submodule(parent), name, nn.Identity())
-    with evaluating(folded):
-        given = run(folded, batch)
+    with evaluating(folded) as network:
+        given = run(network, batch)
     if (given - expected).abs().max() > _TOLERANCE * expected.abs().max():
         folded = copy_of(model)
     folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -43,13 +45,9 @@ def for_inference(model: nn.Module, images: Tensor) -> nn.Module:
 
 def _pairs(model: nn.Module, batch: Tensor) -> list[tuple[str, str]]:
     """Convolutions called once, and the BatchNorm that takes the output of this one alone."""
-    model.requires_grad_(False)  # fusing wants eval mode and no gradients
-    try:
-        layers = prunable_layers(model, types=("conv", "conv1d", "conv3d"), skip=())
-    except InputError:  # nothing of the kind
-        return []
-    with evaluating(model):
-        way = trace(model, layers, batch)
+    evaluation_mode_(model.requires_grad_(False))  # fusing wants eval mode and no gradients
+    convolutions = [x for x in refittable_layers(model) if KINDS[x.kind].axes and not x.turned]
+    way = trace(model, Layers(convolutions, 0), batch, needed=())
     norms = list(way.norms.values())
     return [
         (layer, norm)

@@ -1,9 +1,9 @@
-"""Which weights may be pruned: Layer, Layers, prunable_layers."""
+"""Layer and Layers: the weights that may be pruned, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import overload
 
@@ -11,28 +11,29 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from repairability._torch import unwrapped
 from repairability.errors import InputError, unknown
-from repairability.tables import Table
-
-FIRST_CONV = "@first"
-"""In `skip`: the first convolution in definition order (the stem), whatever its name."""
-
-PROJECTIONS = ("*downsample*", "*shortcut*", "*skip*")
-"""Names by which shortcut (projection) layers are known, unless the user says otherwise."""
-
-CONVOLUTIONS: dict[str, type[nn.Module]] = {"conv1d": nn.Conv1d, "conv2d": nn.Conv2d, "conv3d": nn.Conv3d}
-KINDS: dict[str, type[nn.Module]] = {**CONVOLUTIONS, "conv": nn.Conv2d, "linear": nn.Linear}
-"""What `types` may name; "conv" is Conv2d, the method's own setting."""
+from repairability.network.kinds import KINDS, Kind
+from repairability.tables import Table, percent
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """One prunable weight of a model, under its dotted module name."""
+    """One prunable weight of a model. A module's own is called by the module's dotted name; any other parameter by its
+    own, and a part of one (of a packed projection, of a batch of matrices) by the part.
+    """
 
     name: str
-    kind: str  # conv1d, conv2d, conv3d or linear
-    weight: nn.Parameter
+    kind: str  # of `kinds.KINDS`
+    weight: Tensor  # the parameter, or a view of its part
     projection: bool = False
+    groups: int = 1
+    parameter: str = ""  # its dotted name; where nothing is said, the module's weight
+    part: int | tuple[int, int] | None = None  # one matrix of the parameter, or rows of it
+
+    @property
+    def place(self) -> str:
+        return self.parameter or (f"{self.name}.weight" if self.name else "weight")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,13 +43,32 @@ class Layer:
     def total(self) -> int:
         return self.weight.numel()
 
-    def channels(self, output: Tensor) -> Tensor:
-        """An output of this layer as [N, C, P]: samples, channels, positions. A Linear's [N, ..., C] likewise."""
-        if self.kind == "linear":
-            rows = output if output.dim() > 1 else output[None]
-            return rows.movedim(-1, 1).flatten(2) if rows.dim() > 2 else rows[..., None]
-        batched = output if output.dim() == self.weight.dim() else output[None]
-        return batched.flatten(2)
+    @property
+    def outputs(self) -> int:
+        """How many channels it puts out."""
+        return self.shape[1] * self.groups if self._kind.transposed else self.shape[0]
+
+    @property
+    def turned(self) -> bool:
+        """Whether the weight's own order is another than that of its filters."""
+        return self._kind.transposed
+
+    @property
+    def _kind(self) -> Kind:
+        return KINDS[self.kind]
+
+    def filters(self, tensor: Tensor | None = None) -> Tensor:
+        """The weight, or a tensor of its shape, as filters [G, R, K]."""
+        return self._kind.filters(self.weight.detach() if tensor is None else tensor, self.groups)
+
+    def unfiltered(self, filters: Tensor) -> Tensor:
+        """Filters [G, R, K] back in the weight's shape."""
+        return self._kind.weight(filters, self.shape)
+
+    def write_(self, filters: Tensor) -> None:
+        """Other filters [G, R, K] into the weight, of our copy."""
+        with torch.no_grad():
+            self.weight.copy_(self.unfiltered(filters).to(self.weight.device, self.weight.dtype))
 
     def magnitudes(self) -> np.ndarray:
         """|w| in flat order [total]; float64 stays, every other dtype becomes float32 (exactly)."""
@@ -63,13 +83,23 @@ class Layers(Sequence[Layer]):
     """The prunable layers of a model in definition order, and how many weights of their types exist in all.
 
     `n_all` counts every weight of the chosen types, the skipped ones included: the base of the paper's achieved
-    global sparsity (for convolutions: all convolution weights, the dense stem too).
+    global sparsity (for convolutions: all convolution weights, the dense stem too); not the classifier, where it stays
+    dense, nor what is left out. `parameters` counts everything that the model learned. `left_out` says which layers of
+    these types are not pruned although nobody skipped them, and why.
     """
 
-    def __init__(self, layers: Iterable[Layer], n_all: int) -> None:
+    def __init__(
+        self,
+        layers: Iterable[Layer],
+        n_all: int,
+        parameters: int | None = None,
+        left_out: Mapping[str, str] | None = None,
+    ) -> None:
         self._layers = tuple(layers)
         self._index = {layer.name: i for i, layer in enumerate(self._layers)}
         self.n_all = n_all
+        self.parameters = parameters
+        self.left_out = dict(left_out or {})
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -110,169 +140,78 @@ class Layers(Sequence[Layer]):
 
     def matching(self, pattern: str) -> list[str]:
         """The names a glob selects; a glob that selects nothing is an error, since it is a misspelling."""
-        return _matching(self._index, pattern)
+        return matching(self._index, pattern)
 
     def subset(self, names: Iterable[str]) -> Layers:
         """These layers only, in this object's order, as a budget of their own (n_all = their weights)."""
         chosen = set(names)
         layers = [layer for layer in self if layer.name in chosen]
-        return Layers(layers, sum(layer.total for layer in layers))
+        return Layers(layers, sum(layer.total for layer in layers), self.parameters)
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of all parameters that may be pruned."""
+        return None if self.parameters is None else self.total / max(1, self.parameters)
 
     def on(self, model: nn.Module) -> Layers:
         """The same layers in another copy of the network: its weights under these names, whatever else it holds."""
         others = []
+        network = unwrapped(model)
         for layer in self:
-            other = Layer(layer.name, layer.kind, _weight_of(model, layer.name), layer.projection)
-            if other.shape != layer.shape:
-                raise InputError(f"layer {layer.name!r} has shape {layer.shape} here and {other.shape} in the other")
-            others.append(other)
-        return Layers(others, self.n_all)
+            weight = part_of(tensor_of(network, layer.place), layer.part)
+            if tuple(weight.shape) != layer.shape:
+                shape = tuple(weight.shape)
+                raise InputError(f"layer {layer.name!r} has shape {layer.shape} here and {shape} in the other")
+            others.append(replace(layer, weight=weight))
+        return Layers(others, self.n_all, self.parameters, self.left_out)
 
     def table(self) -> Table:
         rows = [
             (x.name, x.kind, "x".join(map(str, x.shape)), f"{x.total:,}", "yes" if x.projection else "") for x in self
         ]
         caption = f"{len(self)} layers, {self.total:,} prunable of {self.n_all:,} weights"
+        if self.coverage is not None:
+            caption += f"; {percent(self.coverage)} of all {self.parameters:,} parameters"
+        if self.left_out:
+            caption += "".join(f"\nleft out: {name}: {why}" for name, why in self.left_out.items())
         return Table(("layer", "kind", "shape", "weights", "projection"), rows, caption=caption)
 
     def __str__(self) -> str:
         return str(self.table())
 
 
-def bias_of(module: nn.Module) -> Tensor | None:
-    """A layer's own bias, where it has one."""
-    bias = module._parameters.get("bias")
-    return None if bias is None else bias.detach()
-
-
-def prunable_layers(
-    model: nn.Module,
-    *,
-    types: Sequence[str] = ("conv",),
-    skip: Sequence[str] = (FIRST_CONV,),
-    only: Sequence[str] = ("*",),
-    projections: Sequence[str] = PROJECTIONS,
-) -> Layers:
-    """The layers of `model` that may be pruned, in definition order.
-
-    `types` are "conv" (= "conv2d"), "conv1d", "conv3d", "linear". `skip` and `only` are globs on dotted names; in
-    `skip`, "@first" stands for the first convolution of the model, so `skip=("@first", "layer4.*")` adds to the
-    default and `skip=()` prunes the stem too. A module reachable under two names, or a weight shared by two
-    modules, counts once, under its first name. `projections` are the globs by which shortcut layers are known.
-    """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"a model must be a torch.nn.Module, not {type(model).__name__}")
-    for name, given in {"types": types, "skip": skip, "only": only, "projections": projections}.items():
-        if isinstance(given, str):
-            raise InputError(f"{name} takes a sequence of names, not the string {given!r}; write ({given!r},)")
-    for kind in types:
-        if kind not in KINDS:
-            raise unknown("layer type", kind, KINDS)
-    candidates = _candidates(model, tuple(KINDS[kind] for kind in types))
-    if not candidates:
-        raise InputError(f"{type(model).__name__} has no layer of type {', '.join(types)}: nothing to prune")
-
-    skipped = set()
-    for pattern in skip:
-        skipped |= {_first_convolution(model)} if pattern == FIRST_CONV else set(_matching(candidates, pattern))
-    chosen = {name for pattern in only for name in _matching(candidates, pattern)} - skipped
-    layers = [_checked_layer(model, name, projections) for name in candidates if name in chosen]
-    if not layers:
-        raise InputError(
-            f"nothing is left to prune in {type(model).__name__}: types={tuple(types)}, only={tuple(only)} and "
-            f"skip={tuple(skip)} leave none of {', '.join(candidates)}"
-        )
-    return Layers(layers, sum(module.get_parameter("weight").numel() for module in candidates.values()))
-
-
-def layers_named(model: nn.Module | Layers, names: Iterable[str]) -> Layers:
-    """The layers of `model` under exactly these names, in definition order; no other layer is looked at."""
-    if isinstance(model, Layers):
-        return model.subset([model[name].name for name in names])
-    known = [name for name, module in model.named_modules() if _is_known(module)]
-    wanted = set(names)
-    for name in wanted - set(known):
-        raise unknown("layer", name, known)
-    layers = [_checked_layer(model, name) for name in known if name in wanted]
-    return Layers(layers, sum(layer.total for layer in layers))
-
-
-def refittable_layers(model: nn.Module) -> Layers:
-    """Every layer of a known kind whose weight is an ordinary, finite parameter: what a refit of everything may touch.
-    A layer that is not (weight-normed, lazy, nan) is nobody's choice here, so it is left out instead of refused.
-    """
-    seen: dict[int, Layer] = {}
-    for name, module in model.named_modules():
-        if _is_known(module) and _is_ordinary(module):
-            weight = module.get_parameter("weight")
-            if _is_finite(weight):
-                seen.setdefault(id(weight), Layer(name, _kind(module), weight))
-    return Layers(seen.values(), sum(layer.total for layer in seen.values()))
-
-
-def _candidates(model: nn.Module, classes: tuple[type[nn.Module], ...]) -> dict[str, nn.Module]:
-    """Every module of these classes under its first name; of modules that share a weight, the first."""
-    modules: dict[str, nn.Module] = {}
-    seen: set[int] = set()
-    for name, module in model.named_modules():
-        if not isinstance(module, classes):
-            continue
-        weight = _weight_of(model, name)
-        if id(weight) not in seen:
-            seen.add(id(weight))
-            modules[name] = module
-    return modules
-
-
-def _checked_layer(model: nn.Module, name: str, projections: Sequence[str] = PROJECTIONS) -> Layer:
-    weight = _weight_of(model, name)
-    if not _is_finite(weight):
-        raise InputError(f"the weight of layer {name!r} holds nan or inf; such weights cannot be ranked")
-    projection = any(fnmatchcase(name, pattern) for pattern in projections)
-    return Layer(name, _kind(model.get_submodule(name)), weight, projection)
-
-
-def _is_known(module: nn.Module) -> bool:
-    return isinstance(module, tuple(KINDS.values()))
-
-
-def _is_ordinary(module: nn.Module) -> bool:
-    weight = module._parameters.get("weight")
-    return weight is not None and not isinstance(weight, nn.parameter.UninitializedParameter)
-
-
-def _weight_of(model: nn.Module, name: str) -> nn.Parameter:
+def tensor_of(model: nn.Module, name: str) -> Tensor:
+    """The parameter of this dotted name; under a mask of `torch.nn.utils.prune`, what the mask leaves of it."""
+    owner, _, attribute = name.rpartition(".")
     try:
-        module = model.get_submodule(name)
+        module = model.get_submodule(owner)
     except AttributeError:
-        raise unknown("layer", name, [x for x, _ in model.named_modules()]) from None
-    if not _is_ordinary(module):
-        raise InputError(
-            f"the weight of layer {name!r} is not an ordinary parameter (an existing pruning mask, a "
-            "parametrization or a lazy layer); make it permanent before pruning"
-        )
-    return module.get_parameter("weight")
+        raise unknown("layer", owner, [x for x, _ in model.named_modules()]) from None
+    parameter = module._parameters.get(attribute)
+    if parameter is None:
+        original, mask = (module._parameters.get(f"{attribute}_orig"), module._buffers.get(f"{attribute}_mask"))
+        if original is not None and mask is not None:
+            return (original * mask).detach()
+    if parameter is None or isinstance(parameter, nn.parameter.UninitializedParameter):
+        raise InputError(f"the weight of layer {owner!r} {NOT_ORDINARY}; make it permanent before pruning")
+    return parameter
 
 
-def _first_convolution(model: nn.Module) -> str:
-    classes = tuple(CONVOLUTIONS.values())
-    return next((name for name, module in model.named_modules() if isinstance(module, classes)), "")
+NOT_ORDINARY = "is not an ordinary parameter (a parametrization, a weight that is computed, or a lazy layer)"
 
 
-def _kind(module: nn.Module) -> str:
-    return next(kind for kind, cls in KINDS.items() if isinstance(module, cls))
+def part_of(parameter: Tensor, part: int | tuple[int, int] | None) -> Tensor:
+    """The whole, one matrix, or some rows; a view that can be written through."""
+    if part is None:
+        return parameter
+    whole = parameter.detach()
+    return whole[part] if isinstance(part, int) else whole[part[0] : part[1]]
 
 
-def _matching(names: Iterable[str], pattern: str) -> list[str]:
+def matching(names: Iterable[str], pattern: str) -> list[str]:
+    """The names a glob selects; a glob that selects nothing is an error, since it is a misspelling."""
     names = list(names)
     chosen = [name for name in names if fnmatchcase(name, pattern)]
     if not chosen:
         raise unknown("layer or pattern", pattern, names)
     return chosen
-
-
-def _is_finite(weight: Tensor) -> bool:
-    if weight.is_meta or weight.numel() == 0:
-        return True
-    low, high = (float(x) for x in torch.aminmax(weight.detach()))  # nan spreads through min and max
-    return bool(np.isfinite(low) and np.isfinite(high))

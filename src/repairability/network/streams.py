@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from repairability._torch import evaluating, input_hooks, output_hooks, run
-from repairability.network.trace import ADDITIONS, Join, both_tensors
-
-_here = threading.local()
-"""The stream whose thread this is; the hooks of one model serve all of its streams."""
+from repairability._torch import evaluating
+from repairability.network.batches import Batch, Forward, run, sample_count
+from repairability.network.calls import Call, Watching
+from repairability.network.layers import Layers
+from repairability.network.trace import Join
 
 
 class _Abandoned(BaseException):
@@ -31,42 +29,56 @@ class _Abandoned(BaseException):
 
 @dataclass(frozen=True)
 class Halt:
-    """Where a stream stands: before or behind a layer (`tensor` is its input, or its output), or at the addition behind
-    one (`tensor` is the layer's branch, `other` what it is added to).
+    """Where a stream stands: at a layer (`call`, and `output` if it halts behind it), or at the addition behind one
+    (`branch` is the layer's, `other` what it is added to).
     """
 
     layer: str
-    tensor: Tensor
+    call: Call | None = None
+    output: Tensor | None = None
+    branch: Tensor | None = None
     other: Tensor | None = None
 
 
 class Stream:
     """One forward pass of one batch, in a thread."""
 
-    def __init__(self, model: nn.Module, batch: Tensor, joins: dict[int, Join]) -> None:
-        self._model, self._batch, self._joins = model, batch, joins
+    def __init__(
+        self,
+        network: nn.Module,
+        layers: Layers,
+        batch: Batch,
+        joins: dict[int, Join],
+        forward: Forward | None,
+        *,
+        before: bool,
+    ) -> None:
+        self._network, self._layers, self._batch, self._joins = network, layers, batch, joins
+        self._forward, self._before = forward, before
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
         self._halt: Halt | None = None
         self._error: BaseException | None = None
-        self._abandoned = self.ended = False
+        self._abandoned = False
         self._thread = threading.Thread(target=self._pass, daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
-    def advance(self) -> Halt:
-        """Run to the next halt."""
+    def advance(self) -> Halt | None:
+        """Run to the next halt; None where the pass ended."""
         self._go.release()
         self._stopped.acquire()
         if self._error is not None:
             raise self._error
-        assert self._halt is not None, "the pass ended before the halt that its trace promised"
         return self._halt
 
     def close(self) -> None:
         self._abandoned = True
         self._go.release()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
-    def halt(self, at: Halt) -> None:
+    def _stand(self, at: Halt) -> None:
         """Called inside the pass: stand here until told to go on."""
         self._halt = at
         self._stopped.release()
@@ -75,13 +87,32 @@ class Stream:
             raise _Abandoned
         self._halt = None
 
+    def _product(self, call: Call) -> Tensor:
+        if self._before:
+            self._stand(Halt(call.layer.name, call))
+            return call.compute()
+        output = call.compute()
+        self._stand(Halt(call.layer.name, call, output))
+        return output
+
+    def _addition(self, number: int, operands: tuple[Tensor, Tensor]) -> None:
+        join = self._joins.get(number)
+        if join is not None:
+            self._stand(Halt(join.layer, branch=operands[join.operand], other=operands[1 - join.operand]))
+
     def _pass(self) -> None:
         self._go.acquire()
-        _here.stream = self
         try:
             if not self._abandoned:
-                with torch.no_grad(), _Additions(self, self._joins):
-                    run(self._model, self._batch)
+                watching = Watching(
+                    self._network,
+                    self._layers,
+                    self._product,
+                    samples=sample_count(self._batch),
+                    added=self._addition if self._joins else None,
+                )
+                with torch.no_grad(), watching:
+                    run(self._network, self._batch, self._forward)
         except _Abandoned:
             pass
         except BaseException as error:  # handed to whoever advances the stream
@@ -89,41 +120,29 @@ class Stream:
         self._stopped.release()
 
 
-class _Additions(TorchFunctionMode):
-    """Halts at the additions that join a layer's branch with another."""
-
-    def __init__(self, stream: Stream, joins: dict[int, Join]) -> None:
-        super().__init__()
-        self._stream, self._joins, self._count = stream, joins, 0
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in ADDITIONS and both_tensors(args):
-            join = self._joins.get(self._count)
-            self._count += 1
-            if join is not None:
-                self._stream.halt(Halt(join.layer, args[join.operand], args[1 - join.operand]))
-        return func(*args, **(kwargs or {}))
-
-
 @contextmanager
 def streams(
-    model: nn.Module, batches: Sequence[Tensor], layers: Sequence[str], joins: dict[int, Join], *, before: bool
+    model: nn.Module,
+    batches: Sequence[Batch],
+    layers: Layers,
+    joins: dict[int, Join],
+    *,
+    before: bool,
+    forward: Forward | None = None,
 ) -> Iterator[list[Stream]]:
-    """A stream for each batch, halting at each of the layers and at the joins; whatever is borrowed comes back.
+    """A stream for each batch, halting at each of the layers and at the joins; the passes end with the block.
 
     `before`: of our copy, halting before each layer, which may then be written. Otherwise behind it, and the model is
     only read.
     """
-    names = {model.get_submodule(name): name for name in layers}
-
-    def halting(module: nn.Module, tensor: Tensor, output: Any = None) -> None:
-        stream: Stream = _here.stream
-        stream.halt(Halt(names[module], tensor if before else output))
-
-    hooked = input_hooks(dict.fromkeys(names, halting)) if before else output_hooks(dict.fromkeys(names, halting))
-    with evaluating(model, writing=before), hooked:
-        running = [Stream(model, batch, joins) for batch in batches]
+    running: list[Stream] = []
+    with ExitStack() as stack:
+        for batch in batches:  # a network each: what one pass keeps in it is not for another
+            network = stack.enter_context(evaluating(model, writing=before))
+            running.append(Stream(network, layers.on(network), batch, joins, forward, before=before))
         try:
+            for stream in running:
+                stream.start()
             yield running
         finally:
             for stream in running:

@@ -6,18 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.overrides import TorchFunctionMode
 
-from repairability._torch import batch_norms, evaluating, output_hooks, run
+from repairability._torch import evaluating
 from repairability.errors import InputError
+from repairability.network.batches import PROBE, Batch, Forward, Samples, run, sample_count
+from repairability.network.calls import Call, Watching
 from repairability.network.layers import Layers
-
-ADDITIONS = ("add", "add_", "__add__", "__iadd__", "__radd__")
-"""The spellings of a sum of two tensors."""
+from repairability.network.unfold import Geometry
 
 
 @dataclass(frozen=True)
@@ -30,72 +27,91 @@ class Join:
 
 @dataclass(frozen=True)
 class Trace:
-    """Layers in execution order (of their first call), calls per layer, the shape of each layer's input, the name of
-    the BatchNorm that takes a layer's output as it is, the same where it takes nothing else (`own_norms`), and by their
-    number among the pass's additions those that join a layer's branch with a tensor that is known without the layers
-    after it.
+    """Layers in execution order (of their first call), calls per layer, the shape of each layer's input as its product
+    sees it [n, channels, *spatial], the product's geometry and its bias (of the first call), the layers whose channels
+    can be shifted (a bias that can be written, or a BatchNorm of their own behind them), the name of the BatchNorm that
+    takes a layer's output as it is, the same where it takes nothing else (`own_norms`), and by their number among the
+    pass's additions those that join a layer's branch with a tensor that is known without the layers after it.
     """
 
     order: tuple[str, ...]
     calls: dict[str, int]
     inputs: dict[str, tuple[int, ...]]
+    geometries: dict[str, Geometry]
+    biases: dict[str, Tensor]
+    shiftable: frozenset[str]
     norms: dict[str, str]
     own_norms: dict[str, str]
     joins: dict[int, Join] = field(default_factory=dict)
 
 
-def trace(model: nn.Module, layers: Layers, batch: Tensor, *, needed: Collection[str] | None = None) -> Trace:
-    """Run one image through `model` and watch. A layer that is never reached is an error that names it; where only some
-    layers are `needed`, the others are left out of the trace.
+def trace(
+    model: nn.Module,
+    layers: Layers,
+    batch: Batch,
+    *,
+    forward: Forward | None = None,
+    needed: Collection[str] | None = None,
+) -> Trace:
+    """Run a batch through `model` and watch; the model is only read. A layer that is never reached is an error that
+    names it; where only some layers are `needed`, the others are left out of the trace.
     """
+    wanted = layers.names if needed is None else needed
+    few = next(Samples((batch,)).split(PROBE))
+    way = _trace(model, layers, few, forward)
+    if few is not batch and any(name not in way.calls for name in wanted):
+        way = _trace(model, layers, batch, forward)
+    missed = [name for name in wanted if name not in way.calls]
+    if missed:
+        raise InputError(f"the model never reaches {', '.join(missed)} on these images; skip such layers")
+    return way
+
+
+def _trace(model: nn.Module, layers: Layers, batch: Batch, forward: Forward | None) -> Trace:
     calls: dict[str, int] = {}
     inputs: dict[str, tuple[int, ...]] = {}
+    geometries: dict[str, Geometry] = {}
+    biases: dict[str, Tensor] = {}
+    shiftable: set[str] = set()
     outputs: dict[int, tuple[str, Tensor, int]] = {}  # the tensors are held, so that no id is used twice
     norms: dict[str, str] = {}
     norm_calls: dict[str, int] = {}
-    last = ""
-    names = {model.get_submodule(layer.name): layer.name for layer in layers}
-    norm_names = {module: name for name, module in batch_norms(model).items()}
     joins: dict[int, Join] = {}
+    last = ""
 
-    def watch(module: nn.Module, x: Tensor, output: Any) -> None:
+    def handle(call: Call) -> Tensor:
         nonlocal last
-        if isinstance(module, _BatchNorm):
-            norm = norm_names[module]
-            norm_calls[norm] = norm_calls.get(norm, 0) + 1
-            layer = _whose(outputs, x)
-            if layer is not None:
-                norms[layer] = norm
-                outputs[id(output)] = (layer, output, output._version)
-        else:
-            last = name = names[module]
-            calls[name] = calls.get(name, 0) + 1
-            inputs.setdefault(name, tuple(x.shape))
-            outputs[id(output)] = (name, output, output._version)
+        last = name = call.layer.name
+        calls[name] = calls.get(name, 0) + 1
+        inputs.setdefault(name, tuple(call.inputs().shape))
+        geometries.setdefault(name, call.geometry)
+        if call.bias is not None:
+            biases.setdefault(name, call.bias.detach())
+        if call.bias_place is not None:
+            shiftable.add(name)
+        output = call.compute()
+        outputs[id(output)] = (name, output, output._version)
+        return output
 
-    class Watching(TorchFunctionMode):
-        additions = 0
+    def norm(name: str, x: Tensor, output: Tensor) -> None:
+        norm_calls[name] = norm_calls.get(name, 0) + 1
+        layer = _whose(outputs, x)
+        if layer is not None:
+            norms[layer] = name
+            outputs[id(output)] = (layer, output, output._version)
 
-        def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-            if getattr(func, "__name__", "") in ADDITIONS and both_tensors(args):
-                for operand in (0, 1):
-                    # only the layer reached last: what it is added to then hangs on no layer after it
-                    if args[0].shape == args[1].shape and last and _whose(outputs, args[operand]) == last:
-                        joins[self.additions] = Join(last, operand)
-                self.additions += 1
-            return func(*args, **(kwargs or {}))
+    def added(number: int, operands: tuple[Tensor, Tensor]) -> None:
+        for operand in (0, 1):
+            # only the layer reached last: what it is added to then hangs on no layer after it
+            if operands[0].shape == operands[1].shape and last and _whose(outputs, operands[operand]) == last:
+                joins[number] = Join(last, operand)
 
-    with evaluating(model), output_hooks(dict.fromkeys([*names, *norm_names], watch)), Watching():
-        run(model, batch[:1])
-    missed = [name for name in (layers.names if needed is None else needed) if name not in calls]
-    if missed:
-        raise InputError(f"the model never reaches {', '.join(missed)} on these images; skip such layers")
+    with evaluating(model) as network:
+        watching = Watching(network, layers.on(network), handle, samples=sample_count(batch), norm=norm, added=added)
+        with watching:
+            run(network, batch, forward)
     own = {layer: norm for layer, norm in norms.items() if calls[layer] == norm_calls[norm] == 1}
-    return Trace(tuple(calls), calls, inputs, norms, own, joins)
-
-
-def both_tensors(args: tuple[Any, ...]) -> bool:
-    return len(args) >= 2 and isinstance(args[0], Tensor) and isinstance(args[1], Tensor)
+    return Trace(tuple(calls), calls, inputs, geometries, biases, frozenset({*shiftable, *own}), norms, own, joins)
 
 
 def _whose(outputs: dict[int, tuple[str, Tensor, int]], tensor: Tensor) -> str | None:

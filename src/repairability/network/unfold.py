@@ -7,60 +7,77 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-
-from repairability.errors import InputError
-
-_FORWARDS = {
-    cls: cls.forward for cls in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
-}  # a subclass with a forward of its own computes something else than weight times input
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a layer slides its kernel; a Linear is a layer without a kernel."""
+    """How a product slides its kernel over the input; a Linear is one without a kernel.
 
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]  # (before, after) for each spatial axis
-    mode: str
-    groups: int
+    A transposed convolution is a convolution of stride 1 over the input with `spread` - 1 zeros between its values.
+    """
+
+    kernel: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    padding: tuple[tuple[int, int], ...] = ()  # (before, after) for each spatial axis; less than 0 cuts off
+    groups: int = 1
+    spread: tuple[int, ...] = ()  # empty: 1 everywhere
 
     @classmethod
-    def of(cls, name: str, module: nn.Module) -> Geometry:
-        for base, forward in _FORWARDS.items():
-            if isinstance(module, base) and type(module).forward is not forward:
-                raise InputError(
-                    f"layer {name!r} is a {type(module).__name__} with a forward of its own; only plain "
-                    f"{base.__name__} layers can be measured"
-                )
-        if isinstance(module, nn.Linear):
-            return cls((), (), (), (), "zeros", 1)
-        assert isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
-        if module.padding == "same":
-            spans = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
-            padding = tuple((span // 2, span - span // 2) for span in spans)
-        elif module.padding == "valid":
-            padding = ((0, 0),) * len(module.kernel_size)
+    def convolution(
+        cls,
+        kernel: Sequence[int],
+        stride: Sequence[int] | int = 1,
+        padding: Sequence[int] | int | str = 0,
+        dilation: Sequence[int] | int = 1,
+        groups: int = 1,
+    ) -> Geometry:
+        """As the arguments of `conv2d` and its sisters say."""
+        axes = len(kernel)
+        dilations = _each(dilation, axes)
+        if padding == "same":
+            spans = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
+            pads = tuple((span // 2, span - span // 2) for span in spans)
+        elif padding == "valid":
+            pads = ((0, 0),) * axes
         else:
-            padding = tuple((int(p), int(p)) for p in module.padding)
-        return cls(
-            tuple(module.kernel_size),
-            tuple(module.stride),
-            tuple(module.dilation),
-            padding,
-            module.padding_mode,
-            module.groups,
-        )
+            assert not isinstance(padding, str)
+            pads = tuple((p, p) for p in _each(padding, axes))
+        return cls(tuple(kernel), _each(stride, axes), dilations, pads, groups)
+
+    @classmethod
+    def transposed(
+        cls,
+        kernel: Sequence[int],
+        stride: Sequence[int] | int = 1,
+        padding: Sequence[int] | int = 0,
+        output_padding: Sequence[int] | int = 0,
+        groups: int = 1,
+        dilation: Sequence[int] | int = 1,
+    ) -> Geometry:
+        """As the arguments of `conv_transpose2d` and its sisters say: out[p] = sum over t of x[(p + pad - t d) / s]
+        w[t], which is the turned kernel over the spread input, padded by d (k - 1) - pad.
+        """
+        axes = len(kernel)
+        dilations, more = _each(dilation, axes), _each(output_padding, axes)
+        spans = [d * (k - 1) - p for d, k, p in zip(dilations, kernel, _each(padding, axes), strict=True)]
+        pads = tuple((span, span + extra) for span, extra in zip(spans, more, strict=True))
+        return cls(tuple(kernel), (1,) * axes, dilations, pads, groups, _each(stride, axes))
 
     def batched(self, x: Tensor) -> Tensor:
         """The input as [N, C_in, *spatial]; for a Linear [N, ..., C_in] as [N, C_in, positions]."""
         if not self.kernel:
             rows = x if x.dim() > 1 else x[None]
             return rows.flatten(1, -2).movedim(-1, 1) if rows.dim() > 2 else rows[..., None]
-        return x if x.dim() == len(self.kernel) + 2 else x[None]
+        whole = x if x.dim() == len(self.kernel) + 2 else x[None]
+        if all(step == 1 for step in self.spread):
+            return whole
+        sizes = [step * (size - 1) + 1 for size, step in zip(whole.shape[2:], self.spread, strict=True)]
+        spread = whole.new_zeros((*whole.shape[:2], *sizes))
+        spread[(slice(None), slice(None), *(slice(None, None, step) for step in self.spread))] = whole
+        return spread
 
     def out_size(self, spatial: Sequence[int]) -> tuple[int, ...]:
         if not self.kernel:
@@ -74,11 +91,9 @@ class Geometry:
         return list(itertools.product(*map(range, self.kernel)))
 
     def live_taps(self, spatial: Sequence[int]) -> list[tuple[int, ...]]:
-        """The kernel taps that ever meet the image. With zero padding the others only multiply zeros: on a 1 x 1 map
-        a padded 3 x 3 kernel has one live tap of nine.
+        """The kernel taps that ever meet the image. The others only multiply zeros of the padding: on a 1 x 1 map a
+        padded 3 x 3 kernel has one live tap of nine.
         """
-        if self.mode != "zeros":
-            return self.every_tap()
         axes = []
         for axis, outputs in enumerate(self.out_size(spatial) if self.kernel else ()):
             before, step = self.padding[axis][0], self.stride[axis]
@@ -127,7 +142,7 @@ class Geometry:
         if not any(p for pair in self.padding for p in pair):
             return x
         flat = [p for pair in reversed(self.padding) for p in pair]
-        return F.pad(x, flat, mode="constant" if self.mode == "zeros" else self.mode)
+        return F.pad(x, flat)
 
     def _windows(self, tap: Sequence[int], size: Sequence[int]) -> tuple[slice, ...]:
         """What one tap sees of the first axes, as many as `size` has."""
@@ -146,3 +161,9 @@ class Geometry:
         """The position of each tap in a filter's flat kernel."""
         grid = torch.arange(torch.Size(self.kernel).numel()).view(self.kernel)
         return [int(grid[tap]) for tap in taps]
+
+
+def _each(value: Sequence[int] | int, axes: int) -> tuple[int, ...]:
+    """One number for all axes, or one for each (a list of one counts for all)."""
+    values = (int(value),) if isinstance(value, int) else tuple(int(x) for x in value)
+    return values * axes if len(values) == 1 else values

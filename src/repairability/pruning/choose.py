@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from repairability._torch import channels_last_
 from repairability.allocation import check_sparsity
 from repairability.calibration import HELD_OUT, Images
+from repairability.comparison import Agreement, Comparison, agreement_of_outputs, outputs_of
 from repairability.curves import Curves
 from repairability.diagnostics import Diagnosis
 from repairability.errors import BudgetError, InputError
-from repairability.evaluation import Agreement, agreement_of_logits, kl_of_logits, logits_of
+from repairability.network.batches import Forward, Samples
 from repairability.progress import track
-from repairability.pruning.plan import PruneConfig
+from repairability.pruning.plan import PruneConfig, with_forward
 from repairability.pruning.prune import Session
 from repairability.pruning.recipe import Recipe
 from repairability.pruning.result import PruneResult, Trial
@@ -54,18 +55,21 @@ def prune_best(
     candidates: Sequence[Recipe] = BEST,
     seconds: float = SECONDS,
     curves: Diagnosis | Curves | None = None,
+    forward: Forward | None = None,
     config: PruneConfig | None = None,
     doubt: float = DOUBT,
 ) -> PruneResult:
-    """Prune by each of the candidates and keep the network with the least mean KL(dense || pruned) on unlabeled images
-    held out for that: the last third, at most 1,280. What was tried stands in `result.trials`.
+    """Prune by each of the candidates and keep the network nearest to the dense one on unlabeled images held out for
+    that: the last third, at most 1,280. Near by mean KL(dense || pruned) where logits come out, else by the
+    relative squared error of the outputs (`config.output` and `config.distance` say otherwise). What was tried stands
+    in `result.trials`.
 
     No trial begins that would probably end after `seconds`, but one is always made. A later candidate must agree better
     by `doubt` standard errors of the mean difference, image by image: of two alike, the earlier. Candidates share what
     they can: the dense statistics, and a diagnosis where they need the same one. `config.options` go to the rules that
     take them, a candidate's own before these.
     """
-    settings, target = config or PruneConfig(), check_sparsity(sparsity)
+    settings, target = with_forward(config, forward), check_sparsity(sparsity)
     if not seconds > 0:
         raise InputError(f"seconds must be a positive number, not {seconds}")
     recipes = [_with_options(candidate, settings) for candidate in candidates]
@@ -75,9 +79,9 @@ def prune_best(
         if not any(name in recipe.options for recipe in recipes):
             rules = ", ".join(get_rule(recipe.rule).name for recipe in recipes)
             raise InputError(f"none of the rules {rules} takes an option {name!r}")
-    calibration, held_out = settings.calibration(images, held_out=HELD_OUT).split()
-    session = Session(model, settings.layers(model), calibration, [target], settings, curves)
-    judge = Judge(model, held_out)
+    calibration, held_out = settings.calibration(images, model, held_out=HELD_OUT).split()
+    session = Session(model, settings.layers(model, calibration), calibration, [target], settings, curves)
+    judge = Judge(model, held_out, settings)
     begun, longest = time.perf_counter(), 0.0
     trials: list[Trial] = []
     failures: list[tuple[Trial, BudgetError | InputError]] = []
@@ -100,7 +104,8 @@ def prune_best(
         longest = max(longest, spent)
         if best is None or clearly_less(divergences, best[0], doubt):
             best, taken = (divergences, result), len(trials)
-        trials.append(Trial(*names, kl=agreement.kl, same=agreement.same, seconds=spent))
+        figures = {"kl": agreement.value, "same": agreement.same, "distance": agreement.distance}
+        trials.append(Trial(*names, **figures, seconds=spent))  # type: ignore[arg-type]
     if best is None:
         raise failures[0][1]
     for trial, _ in failures:
@@ -153,13 +158,18 @@ def clearly_less(ours: Tensor, theirs: Tensor, doubt: float) -> bool:
 class Judge:
     """Agreement with the dense network on images that nothing else has seen."""
 
-    def __init__(self, model: nn.Module, held_out: Tensor) -> None:
-        self.batches = list(held_out.split(250))  # type: ignore[no-untyped-call]
-        self.dense = logits_of(model, self.batches)
+    def __init__(self, model: nn.Module, held_out: Samples, config: PruneConfig) -> None:
+        self.batches, self.config = list(held_out.split(250)), config
+        self.comparison = Comparison(config.distance)
+        self.dense = self._outputs(model)
+
+    def _outputs(self, model: nn.Module) -> list[Tensor]:
+        asked = {"forward": self.config.forward, "output": self.config.output, "comparison": self.comparison}
+        return outputs_of(model, self.batches, **asked)  # type: ignore[arg-type]
 
     def __call__(self, model: nn.Module) -> tuple[Agreement, Tensor]:
-        """The agreement, and KL(dense || pruned) of each image."""
+        """The agreement, and the distance of each sample."""
         with channels_last_(model):
-            ours = logits_of(model, self.batches)
-        agreement = agreement_of_logits(zip(self.dense, ours, strict=True))
-        return agreement, kl_of_logits(torch.cat(self.dense), torch.cat(ours))
+            ours = self._outputs(model)
+        pairs = list(zip(self.dense, ours, strict=True))
+        return agreement_of_outputs(pairs, self.comparison), torch.cat([self.comparison(*pair) for pair in pairs])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
 from repairability.calibration import COUNT, CalibrationSet, Images, images_for
+from repairability.comparison import Distance
 from repairability.diagnostics import GRID, Diagnosis, diagnose
 from repairability.errors import BudgetError, InputError
-from repairability.network.layers import FIRST_CONV, Layers, prunable_layers
+from repairability.network.batches import Forward
+from repairability.network.discover import AUTO_TYPES, SKIPPED, prunable_layers
+from repairability.network.layers import Layers
+from repairability.network.outputs import Output
 from repairability.pruning.recipe import Recipe
 from repairability.repairs import Repair, RepairLike, get_repair
 from repairability.rules import get_rule
@@ -33,27 +37,42 @@ class PruneConfig:
     but a target of 97.5 % or more brings all points up to 99.5 %.
     observe: where damage is measured, "layer" or "norm". conditioned_on: the repair the diagnosis reckons with, if not
     the one that is applied. options: the rule's own (solver, floor, pinned ...).
-    types, skip, only: which layers may be pruned. count, batch_size: images for the statistics, and at a time.
+    types, skip, only: which layers may be pruned (see `prunable_layers`). count, batch_size: images for the statistics,
+    and at a time. forward: how a batch goes into the model, (model, batch) -> output, where `model(batch)` or its like
+    is not it. output, distance: which part of the output tells networks apart, and how, for a choice without labels
+    (see `agreement`).
     """
 
     grid: Grid = "auto"
     observe: str = "layer"
     conditioned_on: RepairLike | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    types: Sequence[str] = ("conv",)
-    skip: Sequence[str] = (FIRST_CONV,)
+    types: str | Sequence[str] = AUTO_TYPES
+    skip: Sequence[str] = SKIPPED
     only: Sequence[str] = ("*",)
     count: int = COUNT
     batch_size: int = COUNT
+    forward: Forward | None = None
+    output: Output = None
+    distance: Distance = None
 
-    def layers(self, model: nn.Module) -> Layers:
-        """The layers of a network that this configuration lets be pruned."""
-        return prunable_layers(model, types=self.types, skip=self.skip, only=self.only)
+    def layers(self, model: nn.Module, calibration: CalibrationSet) -> Layers:
+        """The layers of a network that this configuration lets be pruned, and that these samples reach."""
+        first = next(calibration.batches(model))
+        choice = {"types": self.types, "skip": self.skip, "only": self.only}
+        return prunable_layers(model, batch=first, forward=calibration.forward, **choice)
 
-    def calibration(self, images: Images, *, held_out: int = 0) -> CalibrationSet:
+    def calibration(self, images: Images, model: nn.Module, *, held_out: int = 0) -> CalibrationSet:
         """The images of the statistics, BatchNorm's, and so many to be held out; a CalibrationSet stays what it is."""
         most = images_for(self.count, held_out)
-        return CalibrationSet.read(images, count=self.count, batch_size=self.batch_size, most=most)
+        sizes = {"count": self.count, "batch_size": self.batch_size, "most": most}
+        return CalibrationSet.read(images, model=model, forward=self.forward, **sizes)
+
+
+def with_forward(config: PruneConfig | None, forward: Forward | None) -> PruneConfig:
+    """The configuration, and how a batch goes into the model where the call says so."""
+    settings = config or PruneConfig()
+    return settings if forward is None else replace(settings, forward=forward)
 
 
 @dataclass(frozen=True)

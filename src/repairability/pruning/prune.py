@@ -13,9 +13,11 @@ from repairability.curves import Curves
 from repairability.diagnostics import Diagnosis
 from repairability.errors import InputError
 from repairability.masks import apply_masks_
-from repairability.network.layers import Layers, layers_named
+from repairability.network.batches import Forward
+from repairability.network.discover import layers_named
+from repairability.network.layers import Layers
 from repairability.provenance import timed
-from repairability.pruning.plan import Measurement, PruneConfig, measurement_for
+from repairability.pruning.plan import Measurement, PruneConfig, measurement_for, with_forward
 from repairability.pruning.recipe import Recipe
 from repairability.pruning.result import PruneResult
 from repairability.repairs import RepairContext, RepairLike, Statistics, choose_masks, get_repair, measure_statistics
@@ -36,9 +38,13 @@ def prune(
     score: ScoreLike = "magnitude",
     repair: RepairLike = "cr+bn",
     curves: Diagnosis | Curves | None = None,
+    forward: Forward | None = None,
     config: PruneConfig | None = None,
 ) -> PruneResult:
     """Prune a copy of `model` to `sparsity` and repair it, with nothing but unlabeled images.
+
+    `images` are what the model takes: a tensor, a tuple, a mapping, or an iterable of such batches; `forward(model,
+    batch)` runs one where that is not `model(batch)`, `model(*batch)` or `model(**batch)`.
 
     `rule` says how many weights each layer loses, `score` which ones, `repair` what is mended afterwards. The first 128
     images serve the statistics, up to 2,560 after them BatchNorm recalibration (with fewer it cycles, and a warning
@@ -48,18 +54,21 @@ def prune(
     In place of a rule a ready `Allocation` is taken, which then says the sparsity. `rule="auto"` tries several rules
     and keeps the network nearest to the dense one: a call of `prune_best`.
     """
-    settings = config or PruneConfig()
+    settings = with_forward(config, forward)
     if rule == AUTO:
         from repairability.pruning.choose import choose_rule
 
         target = _required(sparsity)
         return choose_rule(model, images, sparsity=target, score=score, repair=repair, curves=curves, config=settings)
     recipe = Recipe(get_rule(rule), get_score(score), get_repair(repair), settings.options)
+    target = _agreed(rule, sparsity) if isinstance(rule, Allocation) else _required(sparsity)
+    calibration = settings.calibration(images, model)
     if isinstance(rule, Allocation):
-        target, layers = _agreed(rule, sparsity), Layers(layers_named(model, rule), rule.n_all)
+        first = next(calibration.batches(model))
+        layers = Layers(layers_named(model, rule, batch=first, forward=calibration.forward), rule.n_all)
     else:
-        target, layers = _required(sparsity), settings.layers(model)
-    return Session(model, layers, settings.calibration(images), [target], settings, curves).prune(recipe, target)
+        layers = settings.layers(model, calibration)
+    return Session(model, layers, calibration, [target], settings, curves).prune(recipe, target)
 
 
 def _required(sparsity: float | None) -> float:
@@ -84,16 +93,18 @@ def prune_many(
     score: ScoreLike = "magnitude",
     repair: RepairLike = "cr+bn",
     curves: Diagnosis | Curves | None = None,
+    forward: Forward | None = None,
     config: PruneConfig | None = None,
 ) -> Iterator[PruneResult]:
     """`prune` for every sparsity and rule, one after the other; they share one diagnosis and the dense statistics."""
-    settings = config or PruneConfig()
+    settings = with_forward(config, forward)
     targets = [check_sparsity(s) for s in sparsities]
     recipes = [
         Recipe(get_rule(rule), get_score(score), get_repair(repair), own_options(rule, rules, settings.options))
         for rule in rules
     ]
-    session = Session(model, settings.layers(model), settings.calibration(images), targets, settings, curves)
+    calibration = settings.calibration(images, model)
+    session = Session(model, settings.layers(model, calibration), calibration, targets, settings, curves)
     return _results(session, recipes)
 
 
@@ -164,7 +175,7 @@ class Session:
         chooser = Chooser(score, plan, self.layers) if score.looks_at_inputs and repair.chooses_masks else None
         if chooser is None:
             with timed(timings, "mask"):
-                masks = choose_masks(self.model, plan, self.calibration, score=score)
+                masks = choose_masks(self.model, plan, self.calibration, score=score, layers=self.layers)
                 apply_masks_(pruned, masks)
         with timed(timings, "repair"):
             if lost:
@@ -178,6 +189,8 @@ class Session:
             diagnosis=curves if isinstance(curves, Diagnosis) and _used(recipe) else None,
             timings=timings,
             score=score.name,
+            coverage=self.layers.coverage,
+            notes=(*repair.notes(pruned, lost), *(f"{x} is not pruned: {y}" for x, y in self.layers.left_out.items())),
         )
 
 

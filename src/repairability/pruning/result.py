@@ -24,11 +24,12 @@ class Trial:
     rule: str
     score: str
     repair: str
-    kl: float | None = None  # mean KL(dense || pruned) in nats; none where it could not be made
-    same: float | None = None  # share of equal predictions
+    kl: float | None = None  # mean distance, KL(dense || pruned) in nats for logits; none where it could not be made
+    same: float | None = None  # share of equal predictions, of logits
     seconds: float = 0.0
     chosen: bool = False
     problem: str = ""
+    distance: str = "kl"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class PruneResult:
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage
     score: str = "magnitude"
     trials: tuple[Trial, ...] = ()  # of a choice without labels, this one among them
+    coverage: float | None = None  # the share of all parameters that might be pruned
+    notes: tuple[str, ...] = ()  # what the repair did here, what was left out and why
 
     @property
     def sparsity(self) -> float:
@@ -74,6 +77,9 @@ class PruneResult:
             f"rule {self.allocation.rule}, score {self.score}, repair {self.repair}: {percent(self.sparsity)} of the "
             f"prunable weights, {percent(self.global_sparsity)} of all; {spent}"
         )
+        if self.coverage is not None:
+            caption += f"\n{percent(self.coverage)} of all parameters might be pruned"
+        caption += "".join(f"\n{note}" for note in self.notes)
         return Table([*columns, *measured], rows, caption=caption)
 
     def trials_table(self) -> Table:
@@ -91,7 +97,8 @@ class PruneResult:
             )
             for x in self.trials
         ]
-        columns = ("rule", "score", "repair", "mean KL", "same prediction", "seconds", "")
+        distance = {"kl": "mean KL", "error": "relative error"}.get(self.trials[0].distance, self.trials[0].distance)
+        columns = ("rule", "score", "repair", distance, "same prediction", "seconds", "")
         return Table(columns, rows, caption="compared with the dense network on held-out unlabeled images")
 
     def __str__(self) -> str:
@@ -105,6 +112,8 @@ class PruneResult:
             "repair": self.repair,
             "calibration": self.fingerprint,
             "timings": dict(self.timings),
+            "coverage": self.coverage,
+            "notes": list(self.notes),
             **({"trials": [asdict(trial) for trial in self.trials]} if self.trials else {}),
         }
 

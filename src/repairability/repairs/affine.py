@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from repairability.algebra.sums import ChannelSums
 from repairability.errors import InputError
-from repairability.network.layers import bias_of
+from repairability.network.layers import Layers
 from repairability.repairs.repair import Repair, RepairContext
 from repairability.repairs.response import Response
 from repairability.repairs.walk import Station, walk
@@ -68,6 +68,11 @@ class AffineRepair(Repair):
         scale = product / energy if self.match == "least_squares" else (dense / energy).sqrt()
         return torch.where(live, scale, 1.0)
 
+    def notes(self, model: nn.Module, lost: Layers) -> tuple[str, ...]:
+        return (
+            f"{self.name} scales the filters of {len(lost)} layers and shifts their channels where there is a place",
+        )
+
     def __call__(self, context: RepairContext) -> None:
         calibration = context.calibration
         for station in walk(
@@ -84,9 +89,9 @@ class AffineRepair(Repair):
             start = torch.zeros(sums.channels, dtype=torch.float64) if bias is None else bias.double().cpu()
             end = self.respond(Response.begin(sums, start, None, shifts=shifts))
             scale, shift = end.gain[0], end.offset[0]
-            weight = station.layer.weight
+            layer = station.layer
+            layer.write_(layer.filters().double().cpu() * scale.view(layer.groups, -1, 1))
             with torch.no_grad():
-                _write_(weight, weight.double().cpu() * scale.view(-1, *[1] * (weight.dim() - 1)))
                 if bias is not None:
                     _write_(bias, scale * start + shift)
                 elif running is not None:
@@ -96,16 +101,16 @@ class AffineRepair(Repair):
 def _places(station: Station) -> tuple[Tensor | None, Tensor | None]:
     """Where a shift can go: the layer's bias, or the running mean of its own BatchNorm."""
     running: Tensor | None = getattr(station.norm, "running_mean", None)
-    return bias_of(station.module), running
+    return station.bias_place, running
 
 
 def _measured(station: Station) -> ChannelSums:
     """The sums over a, the output that is wanted, and b, the one there is."""
-    sums = ChannelSums(1, station.layer.shape[0])
-    for x, wanted in station.pairs:
+    sums = ChannelSums(1, station.layer.outputs)
+    for call, wanted in station.pairs:
         with torch.no_grad():
-            given = station.layer.channels(station.module.forward(x))
-        a = station.layer.channels(wanted)
+            given = call.channels(call.compute())
+        a = call.channels(wanted)
         step = max(1, _VALUES // max(1, a[0].numel()))
         for dense, pruned in zip(a.split(step), given.split(step), strict=True):  # type: ignore[no-untyped-call]
             sums.update(dense, pruned[None])

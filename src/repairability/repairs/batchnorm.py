@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from repairability._torch import batch_norms, channels_last_, copy_of, recalibrating_, run
+from repairability._torch import batch_norms, channels_last_, copy_of, recalibrating_
 from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet
 from repairability.network.layers import Layers
+from repairability.network.norms import norms_of
 from repairability.progress import track
 from repairability.repairs.repair import Repair, RepairContext
 from repairability.repairs.response import Response
@@ -45,13 +46,20 @@ class BatchNormRepair(Repair):
         if calibration.recalibration_cycles(self.batches, self.batch_size):
             warnings.warn(
                 f"BatchNorm recalibration wants {self.batches * self.batch_size} images; it cycles over the "
-                f"{len(calibration.recalibration_images)} there are",
+                f"{len(calibration.recalibration_samples)} there are",
                 stacklevel=2,
             )
-        with channels_last_(model), recalibrating_(model, self.momentum):
+        with channels_last_(model), recalibrating_(model, self.momentum) as network:
             batches = calibration.recalibration(model, self.batches, self.batch_size)
             for batch in track(batches, "recalibrating BatchNorm", self.batches):
-                run(model, batch)
+                calibration.run(network, batch)
+
+    def notes(self, model: nn.Module, lost: Layers) -> tuple[str, ...]:
+        norms = norms_of(model)
+        others = f" ({norms.others} left as they are)" if norms.others else ""
+        if not norms.learned:
+            return (f"{self.name} does nothing here: no BatchNorm with running statistics{others}",)
+        return (f"{self.name} recalibrates {norms.learned} BatchNorm layers{others}",)
 
     def respond(self, response: Response) -> Response:
         """The norm behind the layer moves to the output's own statistics, as PyTorch's update does when the calibration

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from torch import nn
+
+from repairability.network.layers import Layers
 from repairability.repairs.repair import Fit, Repair, RepairContext
 from repairability.repairs.response import Response
 
@@ -31,6 +34,9 @@ class Chain(Repair):
         first(context)
         for step in others:
             step(replace(context, choose=None))
+
+    def notes(self, model: nn.Module, lost: Layers) -> tuple[str, ...]:
+        return tuple(note for step in self.steps for note in step.notes(model, lost))
 
     def respond(self, response: Response) -> Response:
         for step in self.steps:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from repairability._torch import OutputHook, Reached, evaluating, output_hooks, run
+from repairability._torch import evaluating
 from repairability.algebra.sums import EPS, ChannelSums
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
-from repairability.network.layers import Layer, Layers, bias_of
+from repairability.network.batches import Batch, Reached, sample_count
+from repairability.network.calls import Call, Handler, Watching
+from repairability.network.layers import Layer, Layers
 from repairability.network.trace import trace
 from repairability.progress import track
 from repairability.repairs.repair import Repair, RepairContext
@@ -80,33 +82,38 @@ class ChannelRepair(Repair):
     def __call__(self, context: RepairContext) -> None:
         model, layers, dense, calibration = context.model, context.layers, context.statistics, context.calibration
         if not self.sequential:
-            pruned = measure_statistics(model, layers, calibration)
-            for layer in layers:
+            pruned = measure_statistics(model, layers, calibration, every=False)
+            for layer in (layer for layer in layers if layer.name in pruned):
                 _scale_(layer, self.gamma(dense[layer.name].var, pruned[layer.name].var))
             return
         first = next(iter(calibration.batches(model)))
-        way = trace(model, layers, first)
+        # a layer that the pruned network no longer reaches (an expert) stays as it is
+        way = trace(model, layers, first, forward=calibration.forward, needed=())
         if calibration.batch_count == 1 and all(calls == 1 for calls in way.calls.values()):
-            self._in_one_pass_(model, layers, dense, first)
+            self._in_one_pass_(model, layers, dense, calibration, first)
         else:
             self._layer_by_layer_(model, {layers[x]: way.calls[x] for x in way.order}, dense, calibration)
 
-    def _in_one_pass_(self, model: nn.Module, layers: Layers, statistics: Statistics, batch: Tensor) -> None:
+    def notes(self, model: nn.Module, lost: Layers) -> tuple[str, ...]:
+        return (f"{self.name} scales the filters of {len(lost)} layers",)
+
+    def _in_one_pass_(
+        self, model: nn.Module, layers: Layers, statistics: Statistics, calibration: CalibrationSet, batch: Batch
+    ) -> None:
         """All images in one batch: each layer is measured, scaled, and hands its scaled output on."""
 
-        def repairing(layer: Layer) -> OutputHook:
-            def hook(module: nn.Module, x: Tensor, output: Tensor) -> Tensor:
-                sums = ChannelSums(0, layer.shape[0])
-                sums.update(layer.channels(output))
-                gamma = self.gamma(statistics[layer.name].var, sums.dense_moments().var)
-                _scale_(layer, gamma)
-                return _scaled_output(layer, module, output, gamma)
+        def repaired(call: Call) -> Tensor:
+            output, sums = call.compute(), ChannelSums(0, call.layer.outputs)
+            sums.update(call.channels(output))
+            gamma = self.gamma(statistics[call.layer.name].var, sums.dense_moments().var)
+            _scale_(call.layer, gamma)
+            return _scaled_output(call, output, gamma)
 
-            return hook
-
-        hooks = {model.get_submodule(layer.name): repairing(layer) for layer in layers}
-        with evaluating(model), output_hooks(hooks):
-            run(model, batch)
+        with (
+            evaluating(model, writing=True) as network,
+            Watching(network, layers.on(network), repaired, samples=sample_count(batch)),
+        ):
+            calibration.run(network, batch)
 
     def _layer_by_layer_(
         self, model: nn.Module, calls: dict[Layer, int], statistics: Statistics, calibration: CalibrationSet
@@ -115,40 +122,39 @@ class ChannelRepair(Repair):
         soon as its layer has been measured.
         """
         for layer in track(calls, "repairing channels", len(calls)):
-            sums = ChannelSums(0, layer.shape[0])
-            with (
-                evaluating(model),
-                output_hooks({model.get_submodule(layer.name): _summing(layer, sums, calls[layer])}),
-            ):
+            sums = ChannelSums(0, layer.outputs)
+            with evaluating(model) as network:
                 for batch in calibration.batches(model):
-                    run(model, batch)
-            _scale_(layer, self.gamma(statistics[layer.name].var, sums.dense_moments().var))
+                    summing = _summing(sums, calls[layer])
+                    with Watching(network, [layer], summing, samples=sample_count(batch)):
+                        calibration.run(network, batch)
+            if sums.count:
+                _scale_(layer, self.gamma(statistics[layer.name].var, sums.dense_moments().var))
 
 
-def _summing(layer: Layer, sums: ChannelSums, calls: int) -> OutputHook:
-    """A hook that adds up the layer's output and ends the forward pass after its last call."""
-    left = itertools.cycle(range(calls - 1, -1, -1))
+def _summing(sums: ChannelSums, calls: int) -> Handler:
+    """Adds up the layer's output and ends the forward pass after its last call."""
+    left = itertools.count(calls - 1, -1)
 
-    def hook(module: nn.Module, x: Tensor, output: Tensor) -> None:
-        sums.update(layer.channels(output))
+    def summed(call: Call) -> Tensor:
+        output = call.compute()
+        sums.update(call.channels(output))
         if next(left) == 0:
             raise Reached
+        return output
 
-    return hook
+    return summed
 
 
 def _scale_(layer: Layer, gamma: Tensor) -> None:
-    with torch.no_grad():
-        factor = gamma.to(layer.weight.device, layer.weight.dtype)
-        layer.weight.mul_(factor.view(-1, *[1] * (layer.weight.dim() - 1)))
+    factor = gamma.to(layer.weight.device, layer.weight.dtype)
+    layer.write_(layer.filters() * factor.view(layer.groups, -1, 1))
 
 
-def _scaled_output(layer: Layer, module: nn.Module, output: Tensor, gamma: Tensor) -> Tensor:
+def _scaled_output(call: Call, output: Tensor, gamma: Tensor) -> Tensor:
     """gamma * (y - bias) + bias, in the output's own layout."""
-    shape = (-1,) if layer.kind == "linear" else (-1, *[1] * (layer.weight.dim() - 2))
-    factor = gamma.to(output.device, output.dtype).view(shape)
-    bias = bias_of(module)
-    if bias is None:
+    factor = call.along(gamma.to(output.device, output.dtype))
+    if call.bias is None:
         return output * factor
-    beta = bias.view(shape)
+    beta = call.along(call.bias)
     return (output - beta) * factor + beta

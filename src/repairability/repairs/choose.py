@@ -11,7 +11,8 @@ from repairability.allocation import Allocation
 from repairability.calibration import CalibrationSet, Images
 from repairability.errors import InputError
 from repairability.masks import Masks, make_masks
-from repairability.network.layers import Layers, layers_named
+from repairability.network.discover import layers_named
+from repairability.network.layers import Layers
 from repairability.repairs.walk import IMAGES, walk
 from repairability.scores import Score, ScoreLike, get_score
 
@@ -31,8 +32,8 @@ class Chooser:
                 f"score {self.score.name!r} must give a bool mask {tuple(problem.weights.shape)} that takes "
                 f"{count} weights of layer {layer!r}, not {tuple(mask.shape)} {mask.dtype} taking {int((~mask).sum())}"
             )
-        weight = self.layers[layer].weight
-        self.chosen[layer] = mask.view(weight.shape).to(weight.device)
+        own = self.layers[layer]
+        self.chosen[layer] = own.unfiltered(mask).to(own.weight.device)
         return mask
 
     def masks(self) -> Masks:
@@ -42,19 +43,29 @@ class Chooser:
 
 
 def choose_masks(
-    model: nn.Module, allocation: Allocation, images: Images, *, score: ScoreLike = "second_order", most: int = IMAGES
+    model: nn.Module,
+    allocation: Allocation,
+    images: Images,
+    *,
+    score: ScoreLike = "second_order",
+    most: int = IMAGES,
+    layers: Layers | None = None,
 ) -> Masks:
     """Masks with exactly the allocation's counts, chosen by `score`; the model is only read.
 
-    A score that looks at inputs sees those that the dense network gives each layer on the first `most` images.
+    A score that looks at inputs sees those that the dense network gives each layer on the first `most` images. `layers`
+    are the allocation's, where they are known already.
     """
     chosen_by = get_score(score)
     if not chosen_by.looks_at_inputs:
         return make_masks(model, allocation)
-    layers = layers_named(model, allocation)
+    calibration = CalibrationSet.read(images, model=model)
+    if layers is None:
+        first = next(calibration.batches(model))
+        layers = layers_named(model, allocation, batch=first, forward=calibration.forward)
     chooser = Chooser(chosen_by, allocation, layers)
     lost = layers.subset(name for name in allocation if allocation.pruned(name))
     copy = copy_of(model)  # a second network to halt in; its weights stay
-    for station in walk(model, copy, lost.on(copy), CalibrationSet.read(images), images=most) if lost else ():
-        chooser(station.layer.name, station.problem(model, station.moments()))
+    for station in walk(model, copy, lost.on(copy), calibration, images=most) if lost else ():
+        chooser(station.layer.name, station.problem(station.moments()))
     return chooser.masks()

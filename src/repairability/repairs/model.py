@@ -10,7 +10,8 @@ from torch import nn
 from repairability._torch import copy_of
 from repairability.calibration import CalibrationSet, Images
 from repairability.errors import InputError
-from repairability.network.layers import Layers, refittable_layers
+from repairability.network.discover import refittable_layers
+from repairability.network.layers import Layers
 from repairability.repairs.repair import RepairContext
 from repairability.repairs.statistics import measure_statistics
 
@@ -36,7 +37,7 @@ def repair_model(dense: nn.Module, pruned: nn.Module, images: Images, *, repair:
 
 
 def _layers_that_lost_weights(dense: nn.Module, pruned: nn.Module) -> Layers:
-    whole, part = refittable_layers(dense), refittable_layers(pruned)
+    whole, part = (refittable_layers(x, shared=True) for x in (dense, pruned))
     if whole.names != part.names:
         differing = sorted(set(whole.names) ^ set(part.names))
         raise InputError(f"the pruned network is not the dense one's: only one of them has {', '.join(differing[:5])}")

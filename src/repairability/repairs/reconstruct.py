@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from repairability.algebra.moments import InputMoments, filters_of
+from repairability.algebra.moments import InputMoments
 from repairability.errors import InputError
-from repairability.network.layers import bias_of, refittable_layers
+from repairability.network.discover import refittable_layers
+from repairability.network.layers import Layers
 from repairability.repairs.repair import Fit, Repair, RepairContext
 from repairability.repairs.walk import IMAGES, Station, walk
 
@@ -42,27 +43,42 @@ class Reconstruction(Repair):
     def fit(self) -> Fit:
         return Fit(self.ridge, self.images)
 
+    def notes(self, model: nn.Module, lost: Layers) -> tuple[str, ...]:
+        more = len(_with_others(lost, refittable_layers(model))) - len(lost) if self.everything else 0
+        beside = f" and up to {more} that lost none" if more else ""
+        return (f"{self.name} refits {len(lost)} layers{beside}, on at most {self.images} samples",)
+
     def __call__(self, context: RepairContext) -> None:
         model, lost, choose = context.model, context.layers, context.choose
-        chosen = refittable_layers(model) if self.everything else lost
+        chosen = _with_others(lost, refittable_layers(model)) if self.everything else lost
         for station in walk(context.dense, model, chosen, context.calibration, images=self.images, needed=lost.names):
             moments = station.moments()
-            problem = station.problem(context.dense, moments)
+            problem = station.problem(moments)
             if choose is None or station.layer.name not in lost.names:
-                support = filters_of(station.layer.weight, station.groups) != 0
+                support = (station.layer.filters() != 0).cpu()
             else:
                 support = choose(station.layer.name, problem)
             _write_(station, problem.refitted(support, self.ridge), moments)
 
 
+def _with_others(lost: Layers, others: Layers) -> Layers:
+    """The layers that lost weights, and every other that may be refitted."""
+    known = {layer.place for layer in lost}
+    more = [
+        layer
+        for layer in others
+        if layer.name not in lost.names and (layer.part is not None or layer.place not in known)
+    ]
+    return Layers([*lost, *more], lost.total + sum(layer.total for layer in more))
+
+
 def _write_(station: Station, fitted: Tensor, moments: InputMoments) -> None:
     """The weights, and the mean into the bias, or the BatchNorm's running mean: y + h - mean = y - (mean - h)."""
-    weight = station.layer.weight
     mean = (fitted @ moments.mean_x[..., None]).squeeze(-1)  # [G, R]
     shift = (moments.mean_y - mean).flatten()
+    station.layer.write_(fitted)
     with torch.no_grad():
-        weight.copy_(fitted.view(weight.shape).to(weight.device, weight.dtype))
-        bias = bias_of(station.module)
+        bias = station.bias_place
         if bias is not None:
             bias.copy_(shift.to(bias.device, bias.dtype))
         elif station.norm is not None:

@@ -65,6 +65,10 @@ class Repair(Named, ABC):
     def fit(self) -> Fit | None:
         return None
 
+    def notes(self, model: nn.Module, lost: Layers) -> tuple[str, ...]:
+        """What there is to say of this repair on this network: what it could not do, and why."""
+        return ()
+
     def respond(self, response: Response) -> Response:
         """What the repair makes of a single layer, channel by channel; this one has no such form."""
         raise InputError(

@@ -6,31 +6,37 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from repairability._torch import OutputHook, evaluating, output_hooks, run
+from repairability._torch import evaluating
 from repairability.algebra.sums import ChannelSums, OutputMoments
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
-from repairability.network.layers import Layer, Layers
+from repairability.network.batches import sample_count
+from repairability.network.calls import Call, Watching
+from repairability.network.layers import Layers
 
 Statistics = Mapping[str, OutputMoments]
 """layer -> pooled mean and biased variance of its output, [C]"""
 
 
-def measure_statistics(model: nn.Module, layers: Layers, calibration: CalibrationSet) -> Statistics:
-    """One forward pass; a layer called several times pools its calls. The model is only read."""
-    sums = {layer.name: ChannelSums(0, layer.shape[0]) for layer in layers}
+def measure_statistics(
+    model: nn.Module, layers: Layers, calibration: CalibrationSet, *, every: bool = True
+) -> Statistics:
+    """One forward pass; a layer called several times pools its calls. The model is only read. A layer that is not
+    reached is an error, or, unless `every` one is wanted, left out.
+    """
+    sums = {layer.name: ChannelSums(0, layer.outputs) for layer in layers}
 
-    def measuring(layer: Layer) -> OutputHook:
-        def hook(module: nn.Module, x: Tensor, output: Tensor) -> None:
-            sums[layer.name].update(layer.channels(output))
+    def measured(call: Call) -> Tensor:
+        output = call.compute()
+        sums[call.layer.name].update(call.channels(output))
+        return output
 
-        return hook
-
-    hooks = {model.get_submodule(layer.name): measuring(layer) for layer in layers}
-    with evaluating(model), output_hooks(hooks):
+    with evaluating(model) as network:
+        own = layers.on(network)
         for batch in calibration.batches(model):
-            run(model, batch)
+            with Watching(network, own, measured, samples=sample_count(batch)):
+                calibration.run(network, batch)
     missed = [name for name, total in sums.items() if not total.count]
-    if missed:
+    if missed and every:
         raise InputError(f"the model never reaches {', '.join(missed)} on these images; skip such layers")
-    return {name: total.dense_moments() for name, total in sums.items()}
+    return {name: total.dense_moments() for name, total in sums.items() if total.count}

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from repairability._torch import evaluating, output_hooks, run
-from repairability.algebra.moments import InputMoments, LeastSquares, filters_of
+from repairability._torch import evaluating
+from repairability.algebra.moments import InputMoments, LeastSquares
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
-from repairability.network.layers import Layer, Layers, bias_of
-from repairability.network.streams import streams
-from repairability.network.trace import Trace, trace
-from repairability.network.unfold import Geometry
+from repairability.network.batches import Batch, sample_count
+from repairability.network.calls import Call, Watching
+from repairability.network.layers import Layer, Layers
+from repairability.network.streams import Stream, streams
+from repairability.network.trace import trace
 from repairability.progress import track
 
 IMAGES = 1024
@@ -31,36 +33,38 @@ _FLAT = 1e-3
 
 @dataclass(frozen=True)
 class Station:
-    """A layer of the network under repair: batches of its input x with the output that is wanted of it, and the
-    BatchNorm that takes this layer's output and no other's.
+    """A layer of the network under repair: its products with the output that is wanted of each, the same layer of the
+    dense network, and the BatchNorm that takes this layer's output and no other's.
     """
 
     layer: Layer
-    module: nn.Module
+    dense: Layer
     norm: nn.Module | None
-    pairs: Sequence[tuple[Tensor, Tensor]]
+    pairs: Sequence[tuple[Call, Tensor]]
 
-    def problem(self, dense: nn.Module, moments: InputMoments) -> LeastSquares:
+    @property
+    def bias_place(self) -> Tensor | None:
+        """The layer's bias, where one can be written."""
+        return self.pairs[0][0].bias_place
+
+    def problem(self, moments: InputMoments) -> LeastSquares:
         """The layer's least squares: dense weights, and a step of an output worth |weight| / sqrt(running_var + eps) of
         the BatchNorm behind it.
         """
-        weight = dense.get_submodule(self.layer.name).get_parameter("weight")
-        unit = torch.ones(self.layer.shape[0], dtype=torch.float64)
+        unit = torch.ones(self.layer.outputs, dtype=torch.float64)
         if self.norm is not None:
             unit = _norm_scale(self.norm).abs().double().cpu()
-        has_shift = self.norm is not None or bias_of(self.module) is not None
-        return LeastSquares.of(moments, filters_of(weight, self.groups), unit.view(self.groups, -1), centred=has_shift)
-
-    @property
-    def groups(self) -> int:
-        return int(getattr(self.module, "groups", 1))
+        has_shift = self.norm is not None or self.bias_place is not None
+        weights = self.dense.filters().double().cpu()
+        return LeastSquares.of(moments, weights, unit.view(self.layer.groups, -1), centred=has_shift)
 
     def moments(self) -> InputMoments:
-        geometry, channels = Geometry.of(self.layer.name, self.module), self.layer.shape[0]
-        groups, filter_size = self.groups, self.layer.total // channels
+        groups, channels = self.layer.groups, self.layer.outputs
+        filter_size = self.layer.total // channels
         moments = InputMoments(groups, filter_size, channels // groups)
-        for x, y in self.pairs:
-            images, wanted = geometry.batched(_wide(x)), self.layer.channels(_wide(y))  # [N, C_in, ...], [N, C, P]
+        for call, y in self.pairs:
+            geometry = call.geometry
+            images, wanted = _wide(call.inputs()), _wide(call.channels(y))  # [N, C_in, ...], [N, C, P]
             values = groups * filter_size * wanted.shape[2]  # of one image's columns
             last = 1
             if geometry.slides:  # the last axis need not be unfolded
@@ -105,50 +109,75 @@ def walk(
     also makes up for the error the other branch carries already:
     y_dense + (other_dense - other_repaired) * sqrt(running_var + eps) / weight, in channels with |weight| >= 1e-3
     (`shortcuts=False`: y_dense everywhere; so too behind a BatchNorm that serves other layers).
-    A network that calls a layer several times is run once per layer instead, and without that correction.
+    A network that calls a layer several times is run once per layer instead, and without that correction; so is, from
+    where it happens on, one whose ways part (experts that are chosen sample by sample).
     A layer that is never reached is an error; with `needed`, only one of these, and the others are passed over.
     """
     batches = list(calibration.first(repaired, images, _BATCH))
-    way = trace(repaired, layers, batches[0], needed=needed)
+    wholes = layers.on(dense)
+    way = trace(dense, wholes, batches[0], forward=calibration.forward, needed=needed)
     norms = {layer: repaired.get_submodule(norm) for layer, norm in way.own_norms.items()}
-    if any(calls > 1 for calls in way.calls.values()):
-        yield from _pass_per_layer(dense, repaired, layers, batches, way, norms)
-        return
     known = {n: join for n, join in way.joins.items() if join.layer in norms or join.layer not in way.norms}
     joins = known if shortcuts else {}
     joined = {join.layer for join in joins.values()}
+    repeated, done = any(calls > 1 for calls in way.calls.values()), 0
+    reached = layers.subset(way.order)
     with (
-        streams(dense, batches, way.order, joins, before=False) as theirs,
-        streams(repaired, batches, way.order, joins, before=True) as ours,
+        streams(
+            dense, [] if repeated else batches, reached, joins, before=False, forward=calibration.forward
+        ) as theirs,
+        streams(
+            repaired, [] if repeated else batches, reached, joins, before=True, forward=calibration.forward
+        ) as ours,
     ):
-        for name in track(way.order, "layer by layer", len(way.order)):
-            module, norm = repaired.get_submodule(name), norms.get(name)
-            pairs, branches = [], []
-            for their, our in zip(theirs, ours, strict=True):
-                wanted, given = their.advance().tensor, our.advance().tensor
-                if name in joined:
-                    there, here = their.advance(), our.advance()
-                    wanted = wanted + _correction(there.other, here.other, norm, layers[name])
-                    branches.append(here.tensor)
-                pairs.append((given, wanted))
-            yield Station(layers[name], module, norm, pairs)
+        for name in track(() if repeated else way.order, "layer by layer", len(way.order)):
+            norm = norms.get(name)
+            halts = [
+                _side_by_side(name, their, our, norm, name in joined) for their, our in zip(theirs, ours, strict=True)
+            ]
+            steady = [halt for halt in halts if halt is not None]
+            if len(steady) < len(halts):
+                break
+            yield Station(layers[name], wholes[name], norm, [(call, wanted) for call, wanted, _ in steady])
             # these passes stand behind the layer already, with what it gave before it was written
-            for branch, (given, _) in zip(branches, pairs, strict=bool(branches)):
-                again = module.forward(given)
-                branch.copy_(again if norm is None else norm.forward(again))
+            for call, _, branch in steady:
+                if branch is not None:
+                    again = call.compute()
+                    branch.copy_(again if norm is None else _normalised(again, norm))
+            done += 1
+    for name in track(way.order[done:], "layer by layer", len(way.order) - done):
+        pairs = _pairs(dense, repaired, layers[name], wholes[name], calibration, batches)
+        yield Station(layers[name], wholes[name], norms.get(name), pairs)
 
 
-def _correction(there: Tensor | None, here: Tensor | None, norm: nn.Module | None, layer: Layer) -> Tensor:
+def _side_by_side(
+    name: str, their: Stream, our: Stream, norm: nn.Module | None, joined: bool
+) -> tuple[Call, Tensor, Tensor | None] | None:
+    """Both passes at this layer: its product in the repaired network, the output that is wanted of it, and the branch
+    that it is, where it is added to another. None where a pass takes another way.
+    """
+    there, here = their.advance(), our.advance()
+    if there is None or here is None or not there.layer == here.layer == name:
+        return None
+    call, wanted = here.call, there.output
+    if call is None or wanted is None or there.call is None or call.x.shape != there.call.x.shape:
+        return None
+    if not joined:
+        return call, wanted, None
+    there, here = their.advance(), our.advance()
+    if there is None or here is None or there.other is None or here.other is None:
+        return None
+    return call, wanted + _correction(there.other - here.other, norm, call), here.branch
+
+
+def _correction(error: Tensor, norm: nn.Module | None, call: Call) -> Tensor:
     """The error of the other branch in units of the layer's own output."""
-    assert there is not None
-    assert here is not None
-    error = there - here
     if norm is None:
         return error
     scale = _norm_scale(norm)
     flat = _norm_weight(norm).abs() < _FLAT
     factor = torch.where(flat, torch.zeros_like(scale), 1 / torch.where(flat, torch.ones_like(scale), scale))
-    return error * factor.view((-1,) if layer.kind == "linear" else (-1, *[1] * (error.dim() - 2)))
+    return error * call.along(factor)
 
 
 def _norm_weight(norm: nn.Module) -> Tensor:
@@ -162,28 +191,49 @@ def _norm_scale(norm: nn.Module) -> Tensor:
     return _norm_weight(norm) / (var + norm.eps).sqrt()  # type: ignore[operator]
 
 
-def _pass_per_layer(
+def _normalised(x: Tensor, norm: nn.Module) -> Tensor:
+    mean, var = norm.running_mean, norm.running_var
+    return F.batch_norm(x, mean, var, norm.weight, norm.bias, eps=norm.eps)  # type: ignore[arg-type]
+
+
+def _pairs(
     dense: nn.Module,
     repaired: nn.Module,
-    layers: Layers,
-    batches: Sequence[Tensor],
-    way: Trace,
-    norms: dict[str, nn.Module],
-) -> Iterator[Station]:
-    for name in track(way.order, "layer by layer", len(way.order)):
-        calls = [_calls(model, name, batches) for model in (dense, repaired)]
-        pairs = [(given, wanted) for (_, wanted), (given, _) in zip(*calls, strict=True)]
-        yield Station(layers[name], repaired.get_submodule(name), norms.get(name), pairs)
+    layer: Layer,
+    whole: Layer,
+    calibration: CalibrationSet,
+    batches: Sequence[Batch],
+) -> list[tuple[Call, Tensor]]:
+    """Every product of a layer with the output that is wanted: the dense network's of the same call. Where the two
+    networks call it otherwise, what the dense weights make of the input at hand; where the repaired one never reaches
+    it, what the dense one does.
+    """
+    theirs, ours = _calls(dense, whole, calibration, batches), _calls(repaired, layer, calibration, batches)
+    if [call.x.shape for call, _ in theirs] == [call.x.shape for call, _ in ours]:
+        return [(call, wanted) for (_, wanted), (call, _) in zip(theirs, ours, strict=True)]
+    if not ours:
+        return theirs
+    with torch.no_grad():
+        now = layer.weight.clone()
+        layer.weight.copy_(whole.weight)
+        wanted = [call.compute() for call, _ in ours]
+        layer.weight.copy_(now)
+    return [(call, output) for (call, _), output in zip(ours, wanted, strict=True)]
 
 
-def _calls(model: nn.Module, name: str, batches: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Input and output of every call of a layer."""
-    calls: list[tuple[Tensor, Tensor]] = []
+def _calls(
+    model: nn.Module, layer: Layer, calibration: CalibrationSet, batches: Sequence[Batch]
+) -> list[tuple[Call, Tensor]]:
+    """Every product of a layer, and what it gave."""
+    calls: list[tuple[Call, Tensor]] = []
 
-    def hook(module: nn.Module, x: Tensor, output: Tensor) -> None:
-        calls.append((x, output))
+    def handle(call: Call) -> Tensor:
+        output = call.compute()
+        calls.append((call.kept(), output.clone()))  # the pass goes on, and may write into both
+        return output
 
-    with evaluating(model), output_hooks({model.get_submodule(name): hook}):
+    with evaluating(model) as network:
         for batch in batches:
-            run(model, batch)
+            with Watching(network, [layer], handle, samples=sample_count(batch)):
+                calibration.run(network, batch)
     return calls

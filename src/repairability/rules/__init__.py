@@ -10,7 +10,8 @@ from torch import nn
 
 from repairability.allocation import Allocation, check_sparsity
 from repairability.naming import name_of, named
-from repairability.network.layers import Layers, prunable_layers
+from repairability.network.discover import prunable_layers
+from repairability.network.layers import Layers
 from repairability.rules.erk import erk
 from repairability.rules.forced import Forced, forced
 from repairability.rules.lamp import lamp

@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from repairability._files import read_sealed, write_sealed
-from repairability._torch import channels_last_, copy_of, seeded, state_digest, to_model, training_
+from repairability._torch import channels_last_, copy_of, seeded, state_digest, training_
 from repairability.data import Data
 from repairability.errors import InputError, first_line, unknown
 from repairability.evaluation import evaluate
 from repairability.models.weights import UNREADABLE
+from repairability.network.batches import to_model
 from repairability.progress import track
 from repairability.training.recipe import Epoch, TrainConfig, TrainResult
 from repairability.training.steps import augmented, sgd, step_

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from repairability._torch import run
 from repairability.errors import InputError
+from repairability.network.batches import called
 
 
 def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -39,7 +39,7 @@ def step_(
     model: nn.Module, images: Tensor, labels: Tensor, optimizer: torch.optim.SGD, smoothing: float = 0.0
 ) -> tuple[float, int]:
     """One step down the cross-entropy: its mean over the batch before the step, and how many predictions were right."""
-    logits = run(model, images)
+    logits = called(model, images)
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise InputError(f"{type(model).__name__} must put out [n, classes] to be trained, not {shape}")

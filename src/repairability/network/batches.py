@@ -1,0 +1,318 @@
+"""A batch as the user's loader yields it, a tree of tensors: counted, cut, joined, moved, and its way into a model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as trees
+
+from repairability.errors import InputError, RepairabilityError, first_line
+
+Batch = Any
+"""A tensor, or a tuple, list or mapping of such, nested as it likes; numbers, texts and None may stand among them."""
+
+Forward = Callable[[nn.Module, Batch], Any]
+"""(model, batch) -> output: how a batch goes into a model, where `run` does not guess it."""
+
+LABELS = frozenset({"labels", "label", "targets", "target", "y"})
+"""What labels are called in a batch or a signature: a model that need not have them does not get them."""
+
+
+PROBE = 16
+"""Samples that show how a model runs; only where they leave a layer out, the whole batch is asked."""
+
+
+class Reached(Exception):
+    """Raised by whoever watches a pass and has seen all it wants; the rest of the forward pass is not needed."""
+
+
+def run(model: nn.Module, batch: Batch, forward: Forward | None = None) -> Any:
+    """As `called`, with the same random numbers each time: the same batch, the same output."""
+    torch.manual_seed(0)
+    return called(model, batch, forward)
+
+
+def called(model: nn.Module, batch: Batch, forward: Forward | None = None) -> Any:
+    """One forward pass (None where somebody ended it).
+
+    Without a `forward`: `model(**batch)` for a mapping, `model(*batch)` for a tuple as far as the signature takes it,
+    `model(batch)` otherwise; labels are left out. Whatever the model raises becomes one error that names it and the
+    batch.
+    """
+    try:
+        if forward is not None:
+            return forward(model, batch)
+        args, kwargs = arguments(model, batch)
+        return model(*args, **kwargs)
+    except Reached:
+        return None
+    except (RepairabilityError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        how = f"{type(error).__name__}: {first_line(error)}" if str(error) else type(error).__name__
+        raise InputError(f"{type(model).__name__} does not take a batch of {described(batch)}: {how}") from error
+
+
+def arguments(model: nn.Module, batch: Batch) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """How a batch is handed to a model: (positional, by name)."""
+    parameters = _parameters(model)
+    if isinstance(batch, Mapping):
+        if parameters is None or any(x.kind is x.VAR_KEYWORD for x in parameters):
+            known = set(batch) - LABELS
+        else:
+            needed = {x.name for x in parameters if x.default is x.empty}
+            known = {x.name for x in parameters if x.name not in LABELS or x.name in needed}
+        return (), {name: value for name, value in batch.items() if name in known}
+    if not isinstance(batch, (tuple, list)) or is_images(batch):
+        return (batch,), {}
+    return tuple(_by_place(parameters, batch)), {}
+
+
+def taken(model: nn.Module, batch: Batch) -> Batch:
+    """What of a batch a model takes, as a batch."""
+    args, kwargs = arguments(model, batch)
+    if kwargs:
+        return dict(kwargs)
+    return args[0] if len(args) == 1 else tuple(args)
+
+
+def _parameters(model: nn.Module) -> list[inspect.Parameter] | None:
+    try:
+        return list(inspect.signature(model.forward).parameters.values())
+    except (TypeError, ValueError):
+        return None
+
+
+def _by_place(parameters: Sequence[inspect.Parameter] | None, items: Sequence[Any]) -> Iterator[Any]:
+    """As many items as the signature needs, and of those beyond what is not a label."""
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    places = [x for x in parameters or () if x.kind in by_place]
+    more = parameters is None or any(x.kind is x.VAR_POSITIONAL for x in parameters)
+    for i, item in enumerate(items):
+        if (
+            (i < len(places) and places[i].default is inspect.Parameter.empty)
+            or i == 0
+            or not (is_label(item) or (places[i].name in LABELS if i < len(places) else not more))
+        ):
+            yield item
+        else:
+            return
+
+
+def is_label(item: Any) -> bool:
+    """One whole number for each sample, or what is no tensor at all (a detector's list of boxes)."""
+    if isinstance(item, Tensor):
+        return item.dim() <= 1 and not item.is_floating_point() and item.dtype != torch.bool
+    return isinstance(item, (list, tuple)) and bool(item) and not isinstance(item[0], Tensor)
+
+
+def is_images(batch: Any) -> bool:
+    """A list of images of any sizes [C, H, W], as detectors take them."""
+    return isinstance(batch, list) and _all_images(batch)
+
+
+def _all_images(items: Any) -> bool:
+    return bool(items) and all(
+        isinstance(x, Tensor) and x.dim() == 3 and x.is_floating_point() and x.shape[0] <= 4 for x in items
+    )
+
+
+def _is_row(value: Any) -> bool:
+    """A list or tuple with an image or a mapping for each sample, inside a batch or in its place."""
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return bool(value) and (_all_images(value) or all(isinstance(x, Mapping) for x in value))
+    return isinstance(value, list) and bool(value) and (is_images(value) or all(isinstance(x, Mapping) for x in value))
+
+
+def _flat(batch: Batch) -> tuple[list[Any], Any]:
+    """The values of a batch, one for all samples each, and its structure. A tuple in a batch's place is its items."""
+    if isinstance(batch, tuple) and not hasattr(batch, "_fields"):
+        parts = [trees.tree_flatten(item, is_leaf=_is_row) for item in batch]
+        return [value for values, _ in parts for value in values], tuple(structure for _, structure in parts)
+    return trees.tree_flatten(batch, is_leaf=_is_row)
+
+
+def _unflat(values: Sequence[Any], structure: Any) -> Batch:
+    if not isinstance(structure, tuple):
+        return trees.tree_unflatten(values, structure)
+    left, items = iter(values), []
+    for part in structure:
+        items.append(trees.tree_unflatten([next(left) for _ in range(part.num_leaves)], part))
+    return tuple(items)
+
+
+def plain(batch: Batch) -> Batch:
+    """The batch as a tree of dicts, lists and tuples, its tensors detached and on the CPU."""
+    if isinstance(batch, Tensor):
+        return batch.detach().cpu()
+    if isinstance(batch, Mapping):  # transformers' BatchEncoding among them
+        return {name: plain(value) for name, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*map(plain, batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(map(plain, batch))
+    if batch is None or isinstance(batch, (bool, int, float, str)):
+        return batch
+    raise InputError(
+        f"a batch is a tensor, or a tuple, list or mapping of tensors; this one holds a {type(batch).__name__}"
+    )
+
+
+def leaves(batch: Batch) -> list[Tensor]:
+    return [leaf for leaf in trees.tree_leaves(batch) if isinstance(leaf, Tensor)]
+
+
+def sample_count(batch: Batch) -> int:
+    """The images of a list; else the length of the first tensor that has one."""
+    for value in _flat(batch)[0]:
+        if _is_row(value) or (isinstance(value, Tensor) and value.dim()):
+            return len(value)
+    raise InputError(f"a batch must hold a tensor [n, ...]; there is none in {described(batch)}")
+
+
+def to_model(batch: Batch, model: nn.Module) -> Batch:
+    """Every tensor on the model's device, those of floating point also in its dtype; ids and masks stay as they are."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), None)
+    if like is None:
+        return batch
+    if like.is_meta:
+        raise InputError(f"{type(model).__name__} is on the meta device and holds no weights to run with")
+
+    def moved(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return leaf.to(like.device, like.dtype) if leaf.is_floating_point() else leaf.to(like.device)
+
+    return trees.tree_map(moved, batch)
+
+
+def described(batch: Batch) -> str:
+    """Shape and type of what a batch holds, for messages."""
+    if isinstance(batch, Tensor):
+        return f"shape {tuple(batch.shape)} ({batch.dtype})"
+    if isinstance(batch, Mapping):
+        return "{" + ", ".join(f"{name}: {described(value)}" for name, value in batch.items()) + "}"
+    if isinstance(batch, (list, tuple)):
+        more = ", ..." if len(batch) > 4 else ""
+        return f"[{', '.join(described(item) for item in batch[:4])}{more}]"
+    return type(batch).__name__
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples in a fixed order, held as batches: neighbours of one form are one long batch, which is cut as one likes;
+    batches that differ in form (sequences of several lengths) stay apart.
+
+    In a batch every tensor of the length of the first is one value for each sample; any other belongs to all of them.
+    """
+
+    batches: tuple[Batch, ...]
+
+    @classmethod
+    def of(cls, batches: Iterable[Batch]) -> Samples:
+        groups: list[list[Batch]] = []
+        for batch in batches:
+            if groups and _form(groups[-1][0]) == _form(batch):
+                groups[-1].append(batch)
+            else:
+                groups.append([batch])
+        return cls(tuple(_joined(group) for group in groups))
+
+    def __len__(self) -> int:
+        return sum(map(sample_count, self.batches))
+
+    def __getitem__(self, part: slice) -> Samples:
+        start, stop, _ = part.indices(len(self))
+        pieces, before = [], 0
+        for batch in self.batches:
+            count = sample_count(batch)
+            first, last = max(start - before, 0), min(stop - before, count)
+            if first < last:
+                pieces.append(batch if last - first == count else _cut(batch, slice(first, last)))
+            before += count
+        return Samples(tuple(pieces))
+
+    def drawn(self, order: Sequence[int]) -> Samples:
+        """These samples, in this order."""
+        if len(self.batches) == 1:
+            return Samples((_cut(self.batches[0], torch.as_tensor(order)),))
+        return Samples.of(batch for i in order for batch in self[i : i + 1].batches)
+
+    def split(self, size: int) -> Iterator[Batch]:
+        """Batches of at most `size` samples."""
+        for batch in self.batches:
+            count = sample_count(batch)
+            if count <= size:
+                yield batch
+                continue
+            for start in range(0, count, size):
+                yield _cut(batch, slice(start, start + size))
+
+    def cycled(self, batches: int, size: int) -> Iterator[Batch]:
+        """Exactly so many batches of `size` samples, beginning anew where they end; batches that differ in form come
+        as they are, and none has more.
+        """
+        if len(self.batches) == 1:
+            count = len(self)
+            for i in range(batches):
+                yield _cut(self.batches[0], torch.arange(i * size, (i + 1) * size) % count)
+            return
+        parts = list(self.split(size))
+        for i in range(batches):
+            yield parts[i % len(parts)]
+
+
+def _form(batch: Batch) -> tuple[Any, ...]:
+    """What two batches must have in common to be joined."""
+    count = sample_count(batch)
+    values, structure = _flat(batch)
+    return (structure, *(_value_form(value, count) for value in values))
+
+
+def _value_form(value: Any, count: int) -> tuple[Any, ...]:
+    if not _is_each(value, count):
+        return ("all", _content(value))
+    return ("each", value.dtype, tuple(value.shape[1:])) if isinstance(value, Tensor) else ("each", type(value))
+
+
+def _content(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return (value.dtype, tuple(value.shape), value.tolist() if value.numel() <= 4096 else id(value))
+    return value if isinstance(value, (bool, int, float, str, type(None))) else id(value)
+
+
+def _is_each(value: Any, count: int) -> bool:
+    """Whether a value of a batch holds one thing for each of its samples."""
+    return (_is_row(value) or (isinstance(value, Tensor) and value.dim() > 0)) and len(value) == count
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    if len(batches) == 1:
+        return batches[0]
+    count, structure = sample_count(batches[0]), _flat(batches[0])[1]
+    joined = []
+    for values in zip(*(_flat(batch)[0] for batch in batches), strict=True):
+        if not _is_each(values[0], count):
+            joined.append(values[0])
+        elif isinstance(values[0], Tensor):
+            joined.append(torch.cat(values))
+        else:
+            joined.append(type(values[0])(item for value in values for item in value))
+    return _unflat(joined, structure)
+
+
+def _cut(batch: Batch, index: slice | Tensor) -> Batch:
+    count = sample_count(batch)
+    values, structure = _flat(batch)
+    return _unflat([_part(value, index) if _is_each(value, count) else value for value in values], structure)
+
+
+def _part(value: Any, index: slice | Tensor) -> Any:
+    if isinstance(value, Tensor) or isinstance(index, slice):
+        return value[index]
+    return type(value)(value[i] for i in index.tolist())
