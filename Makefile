@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := vision,report,demo,ray,dev
+EXTRAS := vision,report,demo,ray,zoo,dev
 READY := $(VENV)/.ready
 # Real data and trained networks, where they are at hand, and where they are laid out.
 SHARED ?= ../shared
@@ -56,7 +56,7 @@ results: $(READY)
 check: lint types tests study demo
 
 bench: $(READY)
-	for name in front_door allocation surgeon diagnose sparsity_point; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in front_door allocation surgeon diagnose sparsity_point zoo transformer; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	@if [ -d $(SHARED)/data ]; then $(MAKE) --no-print-directory bench-shared; \
 	else echo "skipped best, reconstruct, transition: they need the data and networks of $(SHARED)"; fi
 

@@ -519,3 +519,13 @@ def test_a_network_is_found_in_definition_order_with_its_experts() -> None:
     plan = rp.allocate(layers, sparsity=0.5, rule="uniform")
     given = rp.prune(model, x, rule=plan, config=FEW)
     assert int((given.model.w == 0).sum()) == sum(plan.pruned(f"w.{i}") for i in range(3))
+
+
+def test_a_lazy_layer_that_nobody_prunes_does_not_matter() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.LazyLinear(3))
+    result = rp.prune(model, IMAGES, sparsity=0.5, config=FEW)
+    assert set(result.allocation) == {"1"}
+    assert isinstance(model[3].weight, nn.parameter.UninitializedParameter)
+    assert rp.doctor(model, IMAGES[:4]).layers == 1
+    with pytest.raises(rp.InputError, match="'3' is not an ordinary parameter"):
+        rp.prunable_layers(model, types=("linear",), skip=())

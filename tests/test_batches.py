@@ -10,17 +10,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from networks import small_net
 from repairability import CalibrationSet, InputError
-from repairability.network.batches import (
-    Reached,
-    Samples,
-    called,
-    described,
-    plain,
-    run,
-    sample_count,
-    taken,
-    to_model,
-)
+from repairability.network.batches import Reached, called, described, plain, run, sample_count, taken, to_model
+from repairability.network.samples import Samples
 
 N = 10
 X, IDS, LABELS = torch.randn(N, 4), torch.arange(10 * N).view(N, 10), torch.arange(N)

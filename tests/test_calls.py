@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from networks import Residual
-from repairability.network.calls import Call, Watching
-from repairability.network.discover import candidates
+from repairability.network.calls import Call
+from repairability.network.candidates import candidates
 from repairability.network.layers import Layer, part_of
+from repairability.network.watching import Watching
 
 N = 3
 

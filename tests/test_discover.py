@@ -14,7 +14,8 @@ from torch.nn.utils import parametrizations, prune
 import repairability as rp
 from networks import Shared, Twice, linear_net, small_net
 from repairability import InputError, PruneConfig, allocate, apply_masks_, make_masks, prunable_layers
-from repairability.network.discover import FIRST_CONV, LAST_LINEAR, SKIPPED, layers_named, refittable_layers
+from repairability.network.candidates import refittable_layers
+from repairability.network.discover import FIRST_CONV, LAST_LINEAR, SKIPPED, layers_named
 from repairability.network.layers import part_of
 from test_calls import Conv1D
 from test_diagnostics import Standardised

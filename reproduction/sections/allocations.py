@@ -10,7 +10,7 @@ from typing import Any
 
 from repairability.allocation import Allocation
 from repairability.errors import RepairabilityError
-from repairability.experiments.spec import RunSpec
+from repairability.experiments.spec import PAPER_LAYERS, RunSpec
 from repairability.experiments.store import Record
 from repairability.models import create_model
 from repairability.network.discover import prunable_layers
@@ -153,7 +153,7 @@ def uncapped(spec: RunSpec) -> dict[str, float]:
     """ERK's e * raw of each layer, from the shapes of a fresh network; nothing where none can be built."""
     bounds = {name: float(value) for name, value in spec.options.items() if name in ("cap", "floor")}
     try:
-        layers = prunable_layers(create_model(spec.model, num_classes=spec.num_classes))
+        layers = prunable_layers(create_model(spec.model, num_classes=spec.num_classes), **PAPER_LAYERS)
         raw = [erk_raw(layer.shape) for layer in layers]
         scale = erk_scale(raw, [layer.total for layer in layers], spec.sparsity, **bounds)
     except RepairabilityError:

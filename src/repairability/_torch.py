@@ -51,10 +51,15 @@ def _shadow_of(model: nn.Module, *, writing: bool) -> nn.Module:
     leaves no trace. `writing`: what is written into the statistics of BatchNorm is seen by both.
     """
     masked = {id(module.get_parameter(f"{name}{_PRUNED}")) for module, name in _masked(model)}
-    shared: list[Tensor] = [p for p in model.parameters() if id(p) not in masked]
+    shared: list[Tensor] = [p for p in model.parameters() if id(p) not in masked and not is_lazy(p)]
     if writing:
         shared += [buffer for norm in batch_norms(model).values() for buffer in norm.buffers(recurse=False)]
     return _copied(model, {id(tensor): tensor for tensor in shared})
+
+
+def is_lazy(parameter: Tensor) -> bool:
+    """Whether it waits for its first forward pass, which then makes it."""
+    return isinstance(parameter, (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer))
 
 
 def _copied(model: nn.Module, memo: dict[int, Any]) -> nn.Module:

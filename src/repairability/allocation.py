@@ -40,7 +40,7 @@ class Allocation(Tidy, ByLayer[float]):
 
     Two budgets, never to be confused: `sparsity` is over the prunable weights (what a target means),
     `global_sparsity` over all `n_all` weights of the pruned types, the skipped layers included (what the paper
-    reports as achieved).
+    reports as achieved). `parameters`, where known, counts everything that the model learned.
     """
 
     sparsities: Mapping[str, float]
@@ -48,6 +48,7 @@ class Allocation(Tidy, ByLayer[float]):
     n_all: int
     rule: str = ""
     target: float | None = None
+    parameters: int | None = None
 
     def __post_init__(self) -> None:
         for layer in self.sparsities:
@@ -85,6 +86,11 @@ class Allocation(Tidy, ByLayer[float]):
         """Pruned / all weights of the pruned types (eq:global_sparsity), the dense stem included."""
         return self.pruned_total / max(1, self.n_all)
 
+    @property
+    def coverage(self) -> float | None:
+        """The share of all parameters that may be pruned."""
+        return None if self.parameters is None else sum(self.totals.values()) / max(1, self.parameters)
+
     def table(self) -> Table:
         rows = [
             (layer, f"{n - self.pruned(layer):,}", f"{n:,}", f"{self[layer]:.4f}") for layer, n in self.totals.items()
@@ -94,6 +100,8 @@ class Allocation(Tidy, ByLayer[float]):
             f"rule {self.rule or 'unnamed'}{asked}: {percent(self.sparsity)} of the prunable weights, "
             f"{percent(self.global_sparsity)} of all"
         )
+        if self.coverage is not None:
+            caption += f"; {percent(self.coverage)} of all parameters might be pruned"
         return Table(("layer", "kept", "total", "sparsity"), rows, caption=caption)
 
     def to_dict(self) -> dict[str, Any]:
@@ -104,6 +112,7 @@ class Allocation(Tidy, ByLayer[float]):
             "sparsity": self.sparsity,
             "global_sparsity": self.global_sparsity,
             "n_all": self.n_all,
+            "parameters": self.parameters,
             "layers": [
                 {"name": layer, "total": n, "pruned": self.pruned(layer), "sparsity": self[layer]}
                 for layer, n in self.totals.items()
@@ -119,6 +128,7 @@ class Allocation(Tidy, ByLayer[float]):
             int(data["n_all"]),
             str(data["rule"]),
             None if data["target"] is None else float(data["target"]),
+            None if data.get("parameters") is None else int(data["parameters"]),
         )
 
     def rows(self) -> list[dict[str, object]]:

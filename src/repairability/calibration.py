@@ -17,7 +17,6 @@ from repairability.errors import InputError
 from repairability.network.batches import (
     Batch,
     Forward,
-    Samples,
     described,
     is_images,
     leaves,
@@ -27,6 +26,7 @@ from repairability.network.batches import (
     taken,
     to_model,
 )
+from repairability.network.samples import Samples
 
 COUNT = 128
 """How many images the statistics are measured on, as in the paper."""

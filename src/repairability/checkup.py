@@ -11,24 +11,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from repairability._torch import copy_of, evaluating, unwrapped
+from repairability._torch import copy_of, evaluating, is_lazy, unwrapped
 from repairability.calibration import COUNT
 from repairability.errors import InputError
 from repairability.network.batches import Batch, Forward, described, plain, run, sample_count, taken, to_model
-from repairability.network.discover import (
-    AUTO_TYPES,
-    SKIPPED,
-    Use,
-    candidates,
-    chosen_kinds,
-    observed,
-    prunable_layers,
-    refittable_layers,
-)
+from repairability.network.candidates import candidates, parameter_count, refittable_layers
+from repairability.network.discover import AUTO_TYPES, SKIPPED, chosen_kinds, prunable_layers
 from repairability.network.layers import Layer, Layers
 from repairability.network.norms import norms_of
 from repairability.network.outputs import is_logits, picked
 from repairability.network.trace import Trace, trace
+from repairability.network.use import Use, observed
 from repairability.pruning import BEST, Recipe
 from repairability.repairs import get_repair
 from repairability.repairs.walk import IMAGES
@@ -165,12 +158,11 @@ def doctor(
     notes.append(f"normalisation: {norms.learned} BatchNorm with running statistics{_beside(norms.others)}")
     costs = _Costs(network, layers, given, forward, seconds)
     estimates = tuple(_estimate(network, layers, recipe, costs) for recipe in recipes) if layers else ()
-    total = sum(parameter.numel() for parameter in network.parameters())
     return Checkup(
         type(network).__name__,
         described(given),
         output,
-        total,
+        parameter_count(network),
         layers.total,
         len(layers),
         rows,
@@ -213,14 +205,14 @@ def _chosen(
 
 def _rows(network: nn.Module, layers: Layers, use: Use, way: Trace | None, kinds: set[str]) -> list[ParameterRow]:
     """Every parameter in definition order, its parts below it where it has some."""
-    total = max(1, sum(parameter.numel() for parameter in network.parameters()))
+    total = max(1, parameter_count(network))
     by_place: dict[str, list[tuple[Layer, str]]] = {}
     for candidate in candidates(network):
         by_place.setdefault(candidate.layer.place, []).append((candidate.layer, candidate.why_not))
     for layer in use.bare.values():
         by_place.setdefault(layer.place, []).append((layer, ""))
     rows = []
-    for place, parameter in network.named_parameters():
+    for place, parameter in ((x, p) for x, p in network.named_parameters() if not is_lazy(p)):
         for layer, reason in by_place.get(place, []):
             pruned = layer.name in layers.names
             other = "skipped" if layer.kind in kinds else "of a type that is not chosen"
@@ -262,7 +254,9 @@ class _Costs:
     ) -> None:
         self.samples = sample_count(batch)
         self.per_sample = seconds / max(1, self.samples)
-        self.bytes = sum(p.nbytes for p in network.parameters()) + sum(b.nbytes for b in network.buffers())
+        self.bytes = sum(p.nbytes for p in network.parameters() if not is_lazy(p)) + sum(
+            b.nbytes for b in network.buffers()
+        )
         every = refittable_layers(network)
         self.way = trace(network, every, batch, forward=forward, needed=()) if every else None
         self.every = every.subset(self.way.order) if self.way else every

@@ -16,7 +16,7 @@ from repairability.detect.shuffled import median_overlap
 from repairability.detect.verdict import COMPARED, Agreements, agreement_transition, same
 from repairability.diagnostics import Diagnosis
 from repairability.errors import BudgetError
-from repairability.network.batches import Samples
+from repairability.network.samples import Samples
 from repairability.progress import track
 from repairability.pruning import Recipe
 from repairability.pruning.choose import Judge

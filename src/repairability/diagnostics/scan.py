@@ -21,9 +21,10 @@ from repairability.calibration import CalibrationSet
 from repairability.diagnostics.products import LevelProducts
 from repairability.errors import InputError
 from repairability.network.batches import sample_count
-from repairability.network.calls import Call, Watching
+from repairability.network.calls import Call
 from repairability.network.layers import Layer, Layers
 from repairability.network.trace import trace
+from repairability.network.watching import Watching
 from repairability.progress import track
 from repairability.repairs.response import Norm
 

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as trees
+from torch import nn
 
-from repairability._torch import evaluating, masked_names, unwrapped
+from repairability._torch import masked_names, unwrapped
 from repairability.errors import InputError, unknown
-from repairability.network.batches import PROBE, Batch, Forward, Samples, plain, run, sample_count, to_model
-from repairability.network.calls import Call, Watching
-from repairability.network.kinds import CONVOLUTIONS, KINDS, LINEAR, TYPES, kind_of
-from repairability.network.layers import NOT_ORDINARY, Layer, Layers, matching, part_of, tensor_of
+from repairability.network.batches import Batch, Forward, plain
+from repairability.network.candidates import SHARED, Candidate, candidates, is_finite, parameter_count
+from repairability.network.kinds import CONVOLUTIONS, KINDS, LINEAR, TYPES
+from repairability.network.layers import Layer, Layers, matching, part_of
+from repairability.network.use import bare_candidates, observed
 from repairability.tables import percent
 
 FIRST_CONV = "@first"
@@ -38,20 +33,7 @@ AUTO_TYPES = "auto"
 PROJECTIONS = ("*downsample*", "*shortcut*", "*skip*")
 """Names by which shortcut (projection) layers are known, unless the user says otherwise."""
 
-_SHARED = "its weight is also held by"
 _NAN = "holds nan or inf"
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A layer that could be pruned, or the sentence why it is not."""
-
-    layer: Layer
-    why_not: str = ""
-
-    @property
-    def shared(self) -> bool:
-        return self.why_not.startswith(_SHARED)
 
 
 def prunable_layers(
@@ -79,7 +61,7 @@ def prunable_layers(
     network = unwrapped(model)
     _check_words(types, skip, only, projections)
     use = None if batch is None else observed(network, plain(batch), forward)
-    every = [*candidates(network), *(_bare_candidates(network, use) if use else ())]
+    every = [*candidates(network), *(bare_candidates(network, use) if use else ())]
     kinds = _kinds(every, types)
     known = {x.layer.name: x for x in every if x.layer.kind in kinds}
     if not known:
@@ -91,6 +73,8 @@ def prunable_layers(
     layers: list[Layer] = []
     for name in (name for name in known if name in chosen):
         why = _why_not(known[name], only, types) or (use.why_not(known[name].layer) if use else "")
+        if why.startswith(SHARED) and name in only:
+            why = ""
         if why:
             left_out[name] = why
         elif all(known[name].layer.weight is not layer.weight for layer in layers):  # of two names for one, the first
@@ -101,11 +85,10 @@ def prunable_layers(
             f"nothing is left to prune in {type(network).__name__}: types={_words(types)}, only={tuple(only)} and "
             f"skip={tuple(skip)} leave none of {', '.join(known)}" + (f" ({reasons})" if reasons else "")
         )
-    total = sum(parameter.numel() for parameter in network.parameters() if not _is_lazy(parameter))
     uncounted = {*left_out, *([_last(every)] if LAST_LINEAR in skip else [])}
     weights = {id(x.layer.weight): x.layer.total for name, x in known.items() if name not in uncounted}
     n_all = sum(weights.values())
-    prunable = Layers(layers, n_all, total, left_out)
+    prunable = Layers(layers, n_all, parameter_count(network), left_out)
     _mention(network, prunable, every, skip)
     return prunable
 
@@ -121,7 +104,7 @@ def layers_named(
     network, wanted = unwrapped(model), set(names)
     known = {x.layer.name: x for x in candidates(network)}
     if batch is not None and wanted - set(known):
-        known |= {x.layer.name: x for x in _bare_candidates(network, observed(network, batch, forward))}
+        known |= {x.layer.name: x for x in bare_candidates(network, observed(network, batch, forward))}
     for name in wanted - set(known):
         known[name] = Candidate(_by_place(network, name, known))
     layers = []
@@ -130,80 +113,6 @@ def layers_named(
             raise InputError(f"the weight of layer {name!r} {known[name].why_not}")
         layers.append(_ranked(known[name].layer, PROJECTIONS))
     return Layers(layers, sum(layer.total for layer in layers))
-
-
-def refittable_layers(model: nn.Module, *, shared: bool = False) -> Layers:
-    """Every layer of a known kind whose weight is an ordinary, finite parameter of its own: what a refit of everything
-    may touch. One that is not (weight-normed, lazy, nan, `shared`) is nobody's choice here, so it is left out.
-    """
-    layers: dict[object, Layer] = {}
-    for x in candidates(unwrapped(model)):
-        if (not x.why_not or (shared and x.shared)) and _is_finite(x.layer.weight):
-            layers.setdefault(id(x.layer.weight), x.layer)  # of several names for one weight, the first
-    return Layers(layers.values(), sum(layer.total for layer in layers.values()))
-
-
-def candidates(network: nn.Module) -> list[Candidate]:
-    """Every weight of a module of a known kind, each under its first name, in definition order."""
-    found: list[Candidate] = []
-    holders = _holders(network)
-    for name, module in network.named_modules():
-        if isinstance(module, nn.MultiheadAttention):
-            found += [Candidate(x, _held_by(holders, network, x, name)) for x in _projections(name, module)]
-        kind = kind_of(module)
-        if kind is None:
-            continue
-        groups = int(getattr(module, "groups", 1))
-        place = f"{name}.weight" if name else "weight"
-        try:
-            weight = tensor_of(network, place)
-        except InputError:
-            found.append(Candidate(Layer(name, kind.name, _computed(module), groups=groups), NOT_ORDINARY))
-            continue
-        layer = Layer(name, kind.name, weight, groups=groups)
-        strange = NOT_ORDINARY if type(weight) not in (nn.Parameter, Tensor) or weight.is_complex() else ""
-        found.append(Candidate(layer, strange or _held_by(holders, network, layer, name)))
-    return found
-
-
-def _projections(name: str, module: nn.MultiheadAttention) -> Iterator[Layer]:
-    """The packed projections of an attention as three layers, or its separate ones."""
-    at = f"{name}." if name else ""
-    if module.in_proj_weight is None:
-        for letter in "qkv":
-            place = f"{at}{letter}_proj_weight"
-            yield Layer(place, "linear", module.get_parameter(f"{letter}_proj_weight"), parameter=place)
-        return
-    width = module.embed_dim
-    for i, letter in enumerate("qkv"):
-        rows = (i * width, (i + 1) * width)
-        place = f"{at}in_proj_weight"
-        yield Layer(f"{place}.{letter}", "linear", part_of(module.in_proj_weight, rows), parameter=place, part=rows)
-
-
-def _holders(network: nn.Module) -> dict[int, list[str]]:
-    """id of a parameter -> the modules that hold it, each once, under its first name."""
-    holders: dict[int, list[str]] = {}
-    for name, module in network.named_modules():
-        for parameter in module._parameters.values():
-            if parameter is not None:
-                holders.setdefault(id(parameter), []).append(name)
-    return holders
-
-
-def _held_by(holders: dict[int, list[str]], network: nn.Module, layer: Layer, name: str) -> str:
-    others = [other for other in holders.get(id(tensor_of(network, layer.place)), ()) if other != name]
-    return f"{_SHARED} {', '.join(others)}" if others else ""
-
-
-def _computed(module: nn.Module) -> Tensor:
-    """A weight that is no parameter, for its size alone: to compute it could change the module (spectral norm does)."""
-    known = [
-        vars(module).get("weight"),
-        *(p for n, p in module.named_parameters() if n.startswith("parametrizations.weight")),
-    ]
-    tensors = [x.detach() for x in known if isinstance(x, Tensor) and not _is_lazy(x)]
-    return max(tensors, key=torch.numel, default=torch.empty(0))
 
 
 def _by_place(network: nn.Module, name: str, known: Iterable[str]) -> Layer:
@@ -220,7 +129,7 @@ def _by_place(network: nn.Module, name: str, known: Iterable[str]) -> Layer:
 
 def _ranked(layer: Layer, projections: Sequence[str]) -> Layer:
     """The layer, if its weights can be ranked; whether it is a projection, by its name."""
-    if not _is_finite(layer.weight):
+    if not is_finite(layer.weight):
         raise InputError(f"the weight of layer {layer.name!r} {_NAN}; such weights cannot be ranked")
     return replace(layer, projection=any(fnmatchcase(layer.name, pattern) for pattern in projections))
 
@@ -285,7 +194,7 @@ def _mention(network: nn.Module, layers: Layers, every: Sequence[Candidate], ski
     if more and not any(layer.kind in LINEAR for layer in layers):
         share = percent((layers.total + more) / max(1, layers.parameters or 1))
         hint = f'; types=("conv", "linear") would make it {share}'
-    shared = [layer for layer, why in layers.left_out.items() if why.startswith(_SHARED)]
+    shared = [layer for layer, why in layers.left_out.items() if why.startswith(SHARED)]
     if not hint and shared:
         hint = f"; {', '.join(shared[:3])} would add to it, if `only` named it"
     warnings.warn(f"only {percent(coverage)} of the parameters of {name} may be pruned{hint}", stacklevel=3)
@@ -308,103 +217,3 @@ def _check_words(types: str | Sequence[str], *globs: Sequence[str]) -> None:
 
 def _words(types: str | Sequence[str]) -> str:
     return repr(types) if isinstance(types, str) else repr(tuple(types))
-
-
-def _is_lazy(parameter: Tensor) -> bool:
-    return isinstance(parameter, (nn.parameter.UninitializedParameter, nn.parameter.UninitializedBuffer))
-
-
-def _is_finite(weight: Tensor) -> bool:
-    if weight.is_meta or weight.numel() == 0:
-        return True
-    low, high = (float(x) for x in torch.aminmax(weight.detach()))  # nan spreads through min and max
-    return math.isfinite(low) and math.isfinite(high)
-
-
-@dataclass
-class Use:
-    """How a forward pass uses the parameters: by which functions each is touched, how often each layer is multiplied
-    by, and which weights are that no module of a known kind owns.
-    """
-
-    touched: dict[str, set[str]] = field(default_factory=dict)  # parameter -> functions
-    calls: dict[str, int] = field(default_factory=dict)  # layer -> products
-    bare: dict[str, Layer] = field(default_factory=dict)
-
-    def why_not(self, layer: Layer) -> str:
-        """Why a layer cannot be pruned, by what was seen of it."""
-        if "embedding" in self.touched.get(layer.place, ()):
-            return f"{_SHARED} an embedding"
-        if self.calls.get(layer.name):
-            return ""
-        by = sorted(self.touched.get(layer.place, set()) - _LOOKS)
-        if by:
-            return f"the model does not multiply by it as it is, but uses it in {', '.join(by[:3])}"
-        return "the model never reaches it on these samples"
-
-
-_LOOKS = {
-    *("__get__", "__set__", "__getitem__", "size", "dim", "stride", "numel", "type", "data_ptr", "is_contiguous"),
-    *("t", "transpose", "reshape", "view", "to", "chunk", "split", "unbind", "requires_grad_"),
-}
-"""Functions that only look at a parameter, or at a view of it."""
-
-
-def observed(network: nn.Module, batch: Batch, forward: Forward | None = None) -> Use:
-    """Run a batch once and see how each parameter is used: a few samples, and the whole batch where they leave a
-    weight unused.
-    """
-    batch = to_model(batch, network)
-    few = next(Samples((batch,)).split(PROBE))
-    use = _observed(network, few, forward)
-    if few is not batch and any(use.why_not(x.layer) for x in candidates(network) if not x.why_not):
-        use = _observed(network, batch, forward)
-    return use
-
-
-def _observed(model: nn.Module, batch: Batch, forward: Forward | None) -> Use:
-    use = Use()
-    with evaluating(model) as network:
-        parameters = {name: p for name, p in network.named_parameters() if p.numel() and not p.is_meta}
-        owned = [x.layer for x in candidates(network)]
-        free = [x for name, p in parameters.items() if all(y.place != name for y in owned) for x in _bare(name, p)]
-        places = {p.data_ptr(): name for name, p in parameters.items()}
-
-        def handle(call: Call) -> Tensor:
-            name = call.layer.name
-            use.calls[name] = use.calls.get(name, 0) + 1
-            if call.layer in free:
-                use.bare[name] = call.layer
-            return call.compute()
-
-        class Touching(TorchFunctionMode):
-            def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-                for leaf in trees.tree_leaves((args, kwargs)):
-                    if isinstance(leaf, Tensor) and leaf.layout == torch.strided and leaf.data_ptr() in places:
-                        name = getattr(func, "__name__", "")
-                        use.touched.setdefault(places[leaf.data_ptr()], set()).add(name)
-                return func(*args, **(kwargs or {}))
-
-        with Touching(), Watching(network, [*owned, *free], handle, samples=sample_count(batch)):
-            run(network, batch, forward)
-    return use
-
-
-def _bare(name: str, parameter: Tensor) -> Iterator[Layer]:
-    """A parameter that no module of a known kind owns, as the layers it may turn out to be: a matrix or a batch of
-    matrices, [in, out] or [out, in].
-    """
-    if not parameter.is_floating_point() or parameter.dim() not in (2, 3):
-        return
-    parts: Iterable[int | None] = [None] if parameter.dim() == 2 else range(len(parameter))
-    for part, kind in itertools.product(parts, LINEAR):
-        own = name if part is None else f"{name}.{part}"
-        yield Layer(own, kind, part_of(parameter, part), parameter=name, part=part)
-
-
-def _bare_candidates(network: nn.Module, use: Use) -> list[Candidate]:
-    """What a run found: layers of `network` itself, in definition order."""
-    holders, order = _holders(network), list(dict(network.named_parameters()))
-    found = sorted(use.bare.values(), key=lambda x: (order.index(x.place), x.part or 0))
-    layers = [replace(x, weight=part_of(tensor_of(network, x.place), x.part)) for x in found]
-    return [Candidate(x, _held_by(holders, network, x, x.place.rpartition(".")[0])) for x in layers]

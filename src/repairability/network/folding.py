@@ -9,7 +9,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from repairability._torch import copy_of, evaluating, evaluation_mode_
 from repairability.network.batches import run, to_model
-from repairability.network.discover import refittable_layers
+from repairability.network.candidates import refittable_layers
 from repairability.network.kinds import KINDS
 from repairability.network.layers import Layers
 from repairability.network.trace import trace

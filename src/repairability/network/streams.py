@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from repairability._torch import evaluating
 from repairability.network.batches import Batch, Forward, run, sample_count
-from repairability.network.calls import Call, Watching
+from repairability.network.calls import Call
 from repairability.network.layers import Layers
 from repairability.network.trace import Join
+from repairability.network.watching import Watching
 
 
 class _Abandoned(BaseException):

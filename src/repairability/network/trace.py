@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from repairability._torch import evaluating
 from repairability.errors import InputError
-from repairability.network.batches import PROBE, Batch, Forward, Samples, run, sample_count
-from repairability.network.calls import Call, Watching
+from repairability.network.batches import PROBE, Batch, Forward, run, sample_count
+from repairability.network.calls import Call
 from repairability.network.layers import Layers
+from repairability.network.samples import Samples
 from repairability.network.unfold import Geometry
+from repairability.network.watching import Watching
 
 
 @dataclass(frozen=True)

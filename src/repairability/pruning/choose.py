@@ -18,7 +18,8 @@ from repairability.comparison import Agreement, Comparison, agreement_of_outputs
 from repairability.curves import Curves
 from repairability.diagnostics import Diagnosis
 from repairability.errors import BudgetError, InputError
-from repairability.network.batches import Forward, Samples
+from repairability.network.batches import Forward
+from repairability.network.samples import Samples
 from repairability.progress import track
 from repairability.pruning.plan import PruneConfig, with_forward
 from repairability.pruning.prune import Session

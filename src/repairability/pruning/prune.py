@@ -189,7 +189,6 @@ class Session:
             diagnosis=curves if isinstance(curves, Diagnosis) and _used(recipe) else None,
             timings=timings,
             score=score.name,
-            coverage=self.layers.coverage,
             notes=(*repair.notes(pruned, lost), *(f"{x} is not pruned: {y}" for x, y in self.layers.left_out.items())),
         )
 

@@ -45,7 +45,6 @@ class PruneResult:
     timings: Mapping[str, float] = field(default_factory=dict)  # seconds per stage
     score: str = "magnitude"
     trials: tuple[Trial, ...] = ()  # of a choice without labels, this one among them
-    coverage: float | None = None  # the share of all parameters that might be pruned
     notes: tuple[str, ...] = ()  # what the repair did here, what was left out and why
 
     @property
@@ -57,6 +56,11 @@ class PruneResult:
     def global_sparsity(self) -> float:
         """Over all weights of the pruned types, the dense stem included."""
         return self.allocation.global_sparsity
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of all parameters that might be pruned."""
+        return self.allocation.coverage
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model and what this object knows as safetensors; `repairability.load` reads it back."""

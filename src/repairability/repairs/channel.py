@@ -13,9 +13,10 @@ from repairability.algebra.sums import EPS, ChannelSums
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
 from repairability.network.batches import Batch, Reached, sample_count
-from repairability.network.calls import Call, Handler, Watching
+from repairability.network.calls import Call, Handler
 from repairability.network.layers import Layer, Layers
 from repairability.network.trace import trace
+from repairability.network.watching import Watching
 from repairability.progress import track
 from repairability.repairs.repair import Repair, RepairContext
 from repairability.repairs.response import Response

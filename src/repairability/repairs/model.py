@@ -10,7 +10,7 @@ from torch import nn
 from repairability._torch import copy_of
 from repairability.calibration import CalibrationSet, Images
 from repairability.errors import InputError
-from repairability.network.discover import refittable_layers
+from repairability.network.candidates import refittable_layers
 from repairability.network.layers import Layers
 from repairability.repairs.repair import RepairContext
 from repairability.repairs.statistics import measure_statistics

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from repairability.algebra.moments import InputMoments
 from repairability.errors import InputError
-from repairability.network.discover import refittable_layers
+from repairability.network.candidates import refittable_layers
 from repairability.network.layers import Layers
 from repairability.repairs.repair import Fit, Repair, RepairContext
 from repairability.repairs.walk import IMAGES, Station, walk

@@ -11,8 +11,9 @@ from repairability.algebra.sums import ChannelSums, OutputMoments
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
 from repairability.network.batches import sample_count
-from repairability.network.calls import Call, Watching
+from repairability.network.calls import Call
 from repairability.network.layers import Layers
+from repairability.network.watching import Watching
 
 Statistics = Mapping[str, OutputMoments]
 """layer -> pooled mean and biased variance of its output, [C]"""

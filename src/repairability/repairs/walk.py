@@ -14,10 +14,11 @@ from repairability.algebra.moments import InputMoments, LeastSquares
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
 from repairability.network.batches import Batch, sample_count
-from repairability.network.calls import Call, Watching
+from repairability.network.calls import Call
 from repairability.network.layers import Layer, Layers
 from repairability.network.streams import Stream, streams
 from repairability.network.trace import trace
+from repairability.network.watching import Watching
 from repairability.progress import track
 
 IMAGES = 1024

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -60,7 +61,8 @@ def allocate(
     """
     target = check_sparsity(sparsity)
     layers = model if isinstance(model, Layers) else prunable_layers(model)
-    return get_rule(rule)(layers, target, curves, **options)
+    plan = get_rule(rule)(layers, target, curves, **options)
+    return plan if plan.parameters is not None else replace(plan, parameters=layers.parameters)
 
 
 def own_options(rule: RuleLike, rules: Sequence[RuleLike], options: Mapping[str, Any]) -> dict[str, Any]:
