@@ -270,7 +270,7 @@ def detector(kind: str) -> Any:
     if kind == "ssdlite":
         options = {"weights_backbone": None, "num_classes": 5, "width_mult": 0.25, "topk_candidates": 50}
         return models.ssdlite320_mobilenet_v3_large(**options, detections_per_img=10)
-    body = resnet(norm_layer=vision("ops.misc").FrozenBatchNorm2d if kind == "FasterRCNN" else None)
+    body = resnet(norm_layer=vision("ops.misc").FrozenBatchNorm2d if kind.endswith("RCNN") else None)
     returned = {"layer2": "0", "layer3": "1", "layer4": "2"}
     pyramid = vision("models.detection.backbone_utils").BackboneWithFPN(body, returned, [32, 64, 128], 32)
     anchors = vision("models.detection.anchor_utils").AnchorGenerator(((8,), (16,), (32,), (64,)), ((1.0,),) * 4)

@@ -132,8 +132,9 @@ class Allocation(Tidy, ByLayer[float]):
         )
 
     def rows(self) -> list[dict[str, object]]:
-        """One tidy row per layer; rule, target and n_all repeat, so rows of several allocations can be stacked."""
-        same = {"rule": self.rule, "target": "" if self.target is None else self.target, "n_all": self.n_all}
+        """One tidy row per layer; what is the same for all repeats, so rows of several allocations can be stacked."""
+        same: dict[str, object] = {"rule": self.rule, "target": "" if self.target is None else self.target}
+        same |= {"n_all": self.n_all, "parameters": "" if self.parameters is None else self.parameters}
         return [{**row, **same} for row in self.to_dict()["layers"]]
 
     @classmethod
@@ -141,4 +142,5 @@ class Allocation(Tidy, ByLayer[float]):
         if len({(row["rule"], row["target"], row["n_all"]) for row in rows}) > 1:
             raise InputError("these rows hold several allocations; split them by rule and target first")
         layers = [{**row, "sparsity": float(row["sparsity"])} for row in rows]
-        return cls.from_dict({**rows[0], "target": rows[0]["target"] or None, "layers": layers})
+        empty = {name: rows[0].get(name) or None for name in ("target", "parameters")}
+        return cls.from_dict({**rows[0], **empty, "layers": layers})
