@@ -98,7 +98,8 @@ def test_recalibration_takes_the_images_after_the_statistics_and_cycles() -> Non
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (IMAGES[:60], r"too few images: 60 were given, the statistics take 128; .*count=60"),
+        (IMAGES[:1].expand(60, -1, -1, -1), "the 60 images are all the same"),
+        (torch.zeros(60, 3, 8, 8), "the 60 images are all the same"),
         ([], "no images: the iterable is empty"),
         (iter(()), "no images: the iterable is empty"),
         (IMAGES.mul(255).to(torch.uint8), "must be floating point, normalised .*uint8"),
@@ -133,15 +134,15 @@ def test_a_shape_the_model_rejects() -> None:
 def test_batches_of_different_shapes_stay_apart() -> None:
     """Sequences of several lengths, images of several sizes: no batch mixes them, and none is lost."""
     parts = [IMAGES[:50], IMAGES[50:90], IMAGES[:60, :, :6], IMAGES[100:130]]
-    mixed = CalibrationSet.read(parts, count=120, batch_size=40)
-    assert [len(x) for x in mixed.held.batches] == [90, 60, 30]
+    mixed = CalibrationSet.read([*parts, IMAGES[:98]], count=120, batch_size=40)
+    assert [len(x) for x in mixed.held.batches] == [90, 60, 128]
     assert [tuple(x.shape) for x in mixed.batches(small_net())] == [
         *((40, 3, 8, 8), (40, 3, 8, 8), (10, 3, 8, 8)),
         (30, 3, 6, 8),
     ]
     assert mixed.batch_count == 4
     assert [tuple(x.shape) for x in mixed.recalibration(small_net(), 3, 40)] == [
-        *((30, 3, 6, 8), (30, 3, 8, 8), (30, 3, 6, 8))
+        *((30, 3, 6, 8), (40, 3, 8, 8), (40, 3, 8, 8))
     ]
     few, held_out = CalibrationSet.read(parts, count=60).split(40)
     assert (len(few), len(held_out)) == (140, 40)
@@ -153,3 +154,18 @@ def test_batches_of_different_shapes_stay_apart() -> None:
 def test_impossible_sizes() -> None:
     with pytest.raises(InputError, match="count and batch_size must be at least 1"):
         CalibrationSet(IMAGES, count=0)
+
+
+def test_fewer_images_than_the_statistics_take_are_all_taken_with_a_notice() -> None:
+    with pytest.warns(UserWarning, match="the statistics take 128 images; they take the 60 that there are"):
+        few = CalibrationSet.read(IMAGES[:60])
+    assert few.count == len(few) == 60
+    assert few.fingerprint == CalibrationSet(IMAGES[:60], count=60).fingerprint
+
+
+def test_a_handful_behind_the_statistics_is_not_recalibrated_on_alone() -> None:
+    """With 129 images BatchNorm would learn from one."""
+    for more in (0, 1, 127):
+        calibration = CalibrationSet(IMAGES[: 128 + more])
+        assert len(calibration.recalibration_samples) == 128 + more
+    assert len(CalibrationSet(IMAGES[:256]).recalibration_samples) == 128

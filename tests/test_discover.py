@@ -374,3 +374,26 @@ def test_layers_that_are_not_chosen_are_not_looked_at(small_net: nn.Module) -> N
         layers_named(model, [str(len(model) - 1)])
     with pytest.raises(InputError, match="not an ordinary parameter"):
         layers_named(model, [str(len(model) - 2)])
+
+
+# --- parts with machinery of their own -------------------------------------------------------------------------------
+
+
+def test_a_part_that_is_compiled_is_pruned_too() -> None:
+    """`torch.compile` of repeated blocks, as PyTorch recommends it: run eagerly, it is what it was made of."""
+    part = torch.compile(nn.Conv2d(4, 4, 3), backend="eager")
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), part, nn.Conv2d(4, 4, 3))  # type: ignore[arg-type]
+    x = torch.randn(20, 3, 9, 9)
+    net(x)
+    found = rp.prune(net, x, sparsity=0.5, rule="uniform", repair="reconstruct", config=PruneConfig(count=20))
+    assert [name.removesuffix("._orig_mod") for name in found.masks] == ["1", "2"]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_part_that_is_scripted_is_no_layer() -> None:
+    part = torch.jit.script(nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU()))
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), part, nn.Conv2d(4, 4, 3))
+    x = torch.randn(20, 3, 9, 9)
+    assert prunable_layers(net).names == ("2",)
+    found = rp.prune(net, x, sparsity=0.5, rule="uniform", repair="reconstruct", config=PruneConfig(count=20))
+    assert list(found.masks) == ["2"]

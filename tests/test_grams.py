@@ -52,3 +52,27 @@ def test_a_gram_that_is_no_number_is_an_error() -> None:
     gram[1, 1] = torch.nan
     with pytest.raises(InputError, match="nan or inf"):
         solve_on_support(gram, torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool))
+
+
+def test_equal_supports_share_one_factorisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same answer as one by one, from as many factorisations as there are supports."""
+    random = torch.Generator().manual_seed(3)
+    x = torch.randn(90, 12, dtype=torch.float64, generator=random)
+    gram, right = x.T @ x / 90, torch.randn(9, 12, dtype=torch.float64, generator=random)
+    support = torch.rand(9, 12, generator=random) > 0.4
+    support[[1, 4, 8]] = True
+    support[[2, 6]] = support[2].clone()
+    support[[0, 3]] = False
+    single = torch.cat([grams.solve_on_support(gram, right[i : i + 1], support[i : i + 1]) for i in range(9)])
+    sizes: list[int] = []
+    plain = grams.cholesky
+
+    def counting(matrices: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(matrices))
+        return plain(matrices)
+
+    monkeypatch.setattr(grams, "cholesky", counting)
+    together = grams.solve_on_support(gram, right, support)
+    torch.testing.assert_close(together, single, rtol=1e-10, atol=1e-12)
+    assert sum(sizes) == 2 + 2  # the full one, the pair's, and two alone; the empty ones need none
+    assert sorted(x.tolist() for x in grams.equal_rows(support)) == [[0, 3], [1, 4, 8], [2, 6]]

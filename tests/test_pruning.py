@@ -306,11 +306,26 @@ def test_clear_errors() -> None:
         prune(model, IMAGES, sparsity=0.9, rule="r")
     with pytest.raises(InputError, match="unknown repair 'x'"):
         prune(model, IMAGES, sparsity=0.9, repair="x")
-    with pytest.raises(InputError, match="too few images: 60"):
-        prune(model, IMAGES[:60], sparsity=0.9)
+    with pytest.raises(InputError, match="images are all the same"):
+        prune(model, torch.ones(60, 3, 9, 9), sparsity=0.9)
     with pytest.raises(InputError, match="grid must be 'auto' or 'paper' or sparsities, not 'fine'"):
         prune(model, IMAGES, sparsity=0.9, config=PruneConfig(grid="fine"))
     with pytest.raises(BudgetError, match="above the grid's top"):
         prune(model, IMAGES, sparsity=0.9, config=PruneConfig(grid=(0.5, 0.7)))
     with pytest.raises(InputError, match="does not take a batch"):
         prune(small_net(), torch.randn(130, 5, 9, 9), sparsity=0.8)
+
+
+def test_few_images_are_enough_and_said() -> None:
+    with pytest.warns(UserWarning, match="they take the 60 that there are"):
+        result = prune(Residual(), IMAGES[:60], sparsity=0.9)
+    assert result.sparsity == pytest.approx(0.9, abs=0.01)
+
+
+def test_a_repair_that_leaves_nan_is_an_error() -> None:
+    def ruin_(context: RepairContext) -> None:
+        with torch.no_grad():
+            context.model.get_parameter("head.bias").fill_(torch.nan)
+
+    with pytest.raises(InputError, match=r"repair 'ruin_' left nan or inf in head.bias"):
+        prune(Residual(), IMAGES, sparsity=0.5, rule="erk", repair=ruin_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -47,7 +48,8 @@ def images_for(count: int, held_out: int = 0) -> int:
 
 @dataclass(frozen=True, eq=False)
 class CalibrationSet:
-    """Samples in a fixed order: the first `count` for the statistics, those after them for BatchNorm recalibration.
+    """Samples in a fixed order: the first `count` for the statistics (where there are fewer, all of them), those after
+    them for BatchNorm recalibration.
 
     `samples` is a tensor [n, ...], or batches of any form (see `read`). `batch_size` is how many run through the model
     at once; it changes memory and speed, not what is measured. `forward` is how a batch goes into the model, where
@@ -68,11 +70,13 @@ class CalibrationSet:
         for batch in self.held.batches:
             _check(batch, before)
             before += sample_count(batch)
+        if not before:
+            raise InputError("no images were given")
         if before < self.count:
-            raise InputError(
-                f"too few images: {before} were given, the statistics take {self.count}; "
-                f"give more, or say CalibrationSet.read(images, count={max(1, before)})"
+            warnings.warn(
+                f"the statistics take {self.count} images, and {before} were given: all of them", stacklevel=3
             )
+            object.__setattr__(self, "count", before)
 
     @classmethod
     def read(
@@ -161,8 +165,10 @@ class CalibrationSet:
 
     @property
     def recalibration_samples(self) -> Samples:
-        """The samples after the statistics' ones; where there are none, all."""
-        return self.held[self.count :] if len(self) > self.count else self.held
+        """The samples after the statistics' ones; where these are less than a batch, all: a handful would ruin what it
+        is recalibrated on.
+        """
+        return self.held[self.count :] if len(self) - self.count >= BN_BATCH_SIZE else self.held
 
     def recalibration(self, model: nn.Module, batches: int = BN_BATCHES, size: int = BN_BATCH_SIZE) -> Iterator[Batch]:
         """Exactly `batches` batches of `size` samples, cycling where there are fewer."""
@@ -179,13 +185,17 @@ Images = Batch | Iterable[Batch] | CalibrationSet
 
 
 def _check(batch: Batch, before: int) -> None:
-    """Refuse what no model takes: pixels that are not normalised yet, nan and inf."""
+    """Refuse what nothing can be measured on: pixels that are not normalised yet, images that are all the same, nan and
+    inf.
+    """
     if isinstance(batch, Tensor) and batch.dtype == torch.uint8:
         raise InputError(f"images must be floating point, normalised as the model wants them, not {batch.dtype}")
     for leaf in leaves(batch):
         if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
             rows = leaf.isfinite().flatten(1).all(1) if leaf.dim() > 1 else leaf.isfinite()
             raise InputError(f"image {before + int(rows.int().argmin())} holds nan or inf")
+    if isinstance(batch, Tensor) and len(batch) > 1 and batch.is_floating_point() and bool((batch == batch[:1]).all()):
+        raise InputError(f"the {len(batch)} images are all the same: nothing can be measured on them")
 
 
 def _read(source: Iterable[Batch], limit: int | None) -> Iterator[Batch]:

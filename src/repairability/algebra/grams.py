@@ -17,8 +17,9 @@ BATCH_BYTES = 256 * 2**20
 def solve_on_support(gram: Tensor, right: Tensor, support: Tensor) -> Tensor:
     """x [R, K] with h_SS x_S = right_S on each filter's support S, and zero elsewhere; float64.
 
-    Filters are sorted by the size of their support and solved in batches, padded with the identity. A batch is at most
-    BATCH_BYTES (or one matrix); two or three live at once. Where h_SS is singular to working precision, a ridge is
+    Filters with one support (all those of a layer that lost nothing) share one factorisation. The others are sorted by
+    the size of their support and solved in batches, padded with the identity. A batch is at most BATCH_BYTES (or one
+    matrix); two or three live at once. Where h_SS is singular to working precision, a ridge is
     added that grows from 1e-12 of its mean diagonal until it is not.
     """
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or right.ndim != 2 or right.shape[1] != gram.shape[0]:
@@ -29,7 +30,15 @@ def solve_on_support(gram: Tensor, right: Tensor, support: Tensor) -> Tensor:
     sizes = support.sum(1)  # [R]
     place = absent_first(support)  # [R, K]
     answer = torch.zeros_like(right)
-    for rows in chunks(sizes.argsort(descending=True, stable=True), sizes, None, BATCH_BYTES):
+    order = sizes.argsort(descending=True, stable=True)
+    for rows in equal_rows(support):
+        index = support[rows[0]].nonzero()[:, 0]  # [n]
+        if len(index):
+            factor = cholesky(gram[index][:, index][None])[0]
+            solved = torch.cholesky_solve(right[rows][:, index].mT, factor).mT  # [C, n]
+            answer[rows[:, None], index] = solved
+        order = order[~torch.isin(order, rows)]
+    for rows in chunks(order, sizes, None, BATCH_BYTES):
         size = int(sizes[rows].max())
         index = place[rows, inputs - size :]  # [C, n]
         absent = size - sizes[rows]  # [C]
@@ -38,6 +47,15 @@ def solve_on_support(gram: Tensor, right: Tensor, support: Tensor) -> Tensor:
         solved = torch.cholesky_solve(known[:, :, None], factor)[:, :, 0]
         answer[rows] = answer[rows].scatter_(1, index, solved)  # the padding's places get its zeros
     return answer
+
+
+def equal_rows(support: Tensor) -> list[Tensor]:
+    """The rows of equal supports, where there are several of one."""
+    powers = torch.linspace(1.0, 2.0, support.shape[1], dtype=torch.float64, device=support.device).sin()
+    keys = support.double() @ powers  # [R]; equal for equal supports, and checked for the others
+    _, group, counts = torch.unique(keys, return_inverse=True, return_counts=True)
+    rows = [(group == g).nonzero()[:, 0] for g in (counts > 1).nonzero()[:, 0].tolist()]
+    return [x for x in rows if bool((support[x] == support[x[0]]).all())]
 
 
 def checked_support(support: Tensor, like: Tensor) -> Tensor:

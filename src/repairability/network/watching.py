@@ -68,7 +68,7 @@ class Watching(TorchFunctionMode):
         """The layer whose weight this operand is, as it stands or transposed. `by_rows`: the product takes a row of it
         for each output, else a column.
         """
-        if not isinstance(operand, Tensor):
+        if not isinstance(operand, Tensor) or operand.layout != torch.strided:
             return None
         for layer in self.layers.get(operand.data_ptr(), ()):
             weight, kind = layer.weight, KINDS[layer.kind]

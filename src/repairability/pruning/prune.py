@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
-from repairability._torch import copy_of
+from repairability._torch import copy_of, is_lazy, unwrapped
 from repairability.allocation import Allocation, check_sparsity
 from repairability.calibration import CalibrationSet, Images
 from repairability.curves import Curves
@@ -180,6 +180,7 @@ class Session:
         with timed(timings, "repair"):
             if lost:
                 repair(RepairContext(pruned, lost, self.model, self.calibration, statistics, chooser))
+                _check_finite(pruned, self.model, repair.name)
         return PruneResult(
             model=pruned,
             allocation=plan,
@@ -191,6 +192,19 @@ class Session:
             score=score.name,
             notes=(*repair.notes(pruned, lost), *(f"{x} is not pruned: {y}" for x, y in self.layers.left_out.items())),
         )
+
+
+def _check_finite(pruned: nn.Module, dense: nn.Module, repair: str) -> None:
+    """A repair that leaves nan or inf where the dense network has none is an error, never a result."""
+    whole = unwrapped(dense).state_dict()
+
+    def finite(tensor: object) -> bool:
+        known = isinstance(tensor, Tensor) and not is_lazy(tensor) and tensor.is_floating_point()
+        return not known or bool(tensor.isfinite().all())  # type: ignore[attr-defined]
+
+    for name, tensor in pruned.state_dict().items():
+        if not finite(tensor) and finite(whole.get(name)):
+            raise InputError(f"repair {repair!r} left nan or inf in {name}: these images do not bear it")
 
 
 def _used(recipe: Recipe) -> bool:
