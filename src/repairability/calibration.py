@@ -73,9 +73,8 @@ class CalibrationSet:
         if not before:
             raise InputError("no images were given")
         if before < self.count:
-            warnings.warn(
-                f"the statistics take {self.count} images, and {before} were given: all of them", stacklevel=3
-            )
+            words = f"the statistics take {self.count} images; they take the {before} that there are"
+            warnings.warn(words, stacklevel=3)
             object.__setattr__(self, "count", before)
 
     @classmethod
