@@ -35,7 +35,7 @@ RECIPES = (Recipe(), BEST[0])
 _DIAGNOSIS = 5.0
 """What a diagnosis costs, in forward passes of its samples; measured at 4 to 8 (`benchmarks/diagnose.py`)."""
 
-_SOLVING = 0.12
+_SOLVING = 0.25
 """Share of a plain float32 product's speed that the sums and the surgeon of a refit reach, in all; measured on ResNet20
 and ResNet18 (`benchmarks/reconstruct.py`), so an estimate is good to a factor of three.
 """
