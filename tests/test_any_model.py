@@ -529,3 +529,21 @@ def test_a_lazy_layer_that_nobody_prunes_does_not_matter() -> None:
     assert rp.doctor(model, IMAGES[:4]).layers == 1
     with pytest.raises(rp.InputError, match="'3' is not an ordinary parameter"):
         rp.prunable_layers(model, types=("linear",), skip=())
+
+
+def test_arrays_and_wrong_names() -> None:
+    model = built(Residual)
+    arrays, tensors = (rp.prune(model, x, sparsity=0.5, config=FEW) for x in (IMAGES.numpy(), IMAGES))
+    assert arrays.fingerprint == tensors.fingerprint
+    with pytest.raises(rp.InputError, match="Residual takes x; the batch has pixels"):
+        rp.prune(model, {"pixels": IMAGES}, sparsity=0.5, config=FEW)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_inside_inference_mode(recipe: dict[str, Any]) -> None:
+    model = built(Residual)
+    plain = rp.prune(model, IMAGES, sparsity=0.6, config=FEW, **recipe)
+    with torch.inference_mode():
+        inside = rp.prune(model, IMAGES, sparsity=0.6, config=FEW, **recipe)
+    assert all(torch.equal(a, b) for a, b in zip(plain.model.parameters(), inside.model.parameters(), strict=True))
+    assert not any(parameter.is_inference() for parameter in inside.model.parameters())

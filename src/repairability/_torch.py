@@ -43,7 +43,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 def copy_of(model: nn.Module) -> nn.Module:
     """Our own copy of the network, to be changed at will; masks of `torch.nn.utils.prune` become plain zeros in it."""
-    return _copied(unwrapped(model), {})
+    with torch.inference_mode(False):
+        return _copied(unwrapped(model), {})
 
 
 def _shadow_of(model: nn.Module, *, writing: bool) -> nn.Module:
@@ -123,7 +124,7 @@ def evaluating(model: nn.Module, *, writing: bool = False) -> Iterator[nn.Module
     `writing`: of our copy, whose parameters and BatchNorm statistics are written meanwhile and stay so.
     """
     network = _shadow_of(unwrapped(model), writing=writing)
-    with _random_state_lent(), torch.no_grad(), _full_precision(network):
+    with _random_state_lent(), torch.inference_mode(False), torch.no_grad(), _full_precision(network):
         network.eval()
         yield network
 

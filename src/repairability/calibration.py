@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as trees
@@ -99,8 +100,8 @@ class CalibrationSet:
         if isinstance(source, CalibrationSet):
             return source if forward is None else replace(source, forward=forward)
         limit = images_for(count) if most is None else most
-        one = isinstance(source, (Tensor, Mapping, tuple))
-        if isinstance(source, Tensor) and source.dim() < 2:
+        one = isinstance(source, (Tensor, np.ndarray, Mapping, tuple))
+        if isinstance(source, (Tensor, np.ndarray)) and source.ndim < 2:
             raise InputError(f"images must be a batch [n, ...], not a tensor of shape {tuple(source.shape)}")
         batches = _read([source] if one else source, limit if seed is None else None)
         if model is not None and forward is None:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as trees
@@ -66,7 +67,11 @@ def arguments(model: nn.Module, batch: Batch) -> tuple[Sequence[Any], Mapping[st
         else:
             needed = {x.name for x in parameters if x.default is x.empty}
             known = {x.name for x in parameters if x.name not in LABELS or x.name in needed}
-        return (), {name: value for name, value in batch.items() if name in known}
+        taken = {name: value for name, value in batch.items() if name in known}
+        if batch and not taken:
+            takes = ", ".join(x.name for x in parameters or ()) or "nothing by name"
+            raise InputError(f"{type(model).__name__} takes {takes}; the batch has {', '.join(map(str, batch))}")
+        return (), taken
     if not isinstance(batch, (tuple, list)) or is_images(batch):
         return (batch,), {}
     return tuple(_by_place(parameters, batch)), {}
@@ -147,6 +152,8 @@ def unflat(values: Sequence[Any], structure: Any) -> Batch:
 
 def plain(batch: Batch) -> Batch:
     """The batch as a tree of dicts, lists and tuples, its tensors detached and on the CPU."""
+    if isinstance(batch, np.ndarray):
+        batch = torch.as_tensor(batch)
     if isinstance(batch, Tensor):
         return batch.detach().cpu()
     if isinstance(batch, Mapping):  # transformers' BatchEncoding among them
