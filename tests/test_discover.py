@@ -310,6 +310,8 @@ def test_layers_named_knows_what_only_a_run_finds() -> None:
     net = Mixture()
     named = layers_named(net, ["gate", "up.2", "head", "back"])
     assert {x.name: x.shape for x in named} == {"head": (4, 6), "gate": (8, 3), "up.2": (8, 16), "back": (6, 8)}
+    names = prunable_layers(net, batch=torch.randn(4, 5, 8)).names
+    assert layers_named(net, reversed(names)).names == names  # in definition order, whatever the order of asking
     with pytest.raises(InputError, match="unknown layer 'up.9'"):
         layers_named(net, ["up.9"])
     with pytest.raises(InputError, match="unknown layer 'up'"):

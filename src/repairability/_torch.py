@@ -186,12 +186,16 @@ def channels_last_(model: nn.Module) -> Iterator[None]:
     """On a CPU convolutions run up to twice as fast on channels-last weights; our copy's own layout comes back."""
     weights = [p for p in model.parameters() if p.dim() == 4 and p.device.type == "cpu" and p.is_contiguous()]
     try:
-        for weight in weights:
-            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+        _lay_out_(weights, torch.channels_last)
         yield
     finally:
+        _lay_out_(weights, torch.contiguous_format)
+
+
+def _lay_out_(weights: Iterable[Tensor], layout: torch.memory_format) -> None:
+    with torch.inference_mode(False):
         for weight in weights:
-            weight.data = weight.data.contiguous()
+            weight.data = weight.data.contiguous(memory_format=layout)
 
 
 def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
