@@ -277,6 +277,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    provenance()  # of the code that runs, whatever is changed meanwhile
     cases = [case for case in CASES if asked.only in case.name]
     if not cases:
         sys.exit(f"no network of the zoo has {asked.only!r} in its name")
