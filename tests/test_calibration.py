@@ -169,3 +169,16 @@ def test_a_handful_behind_the_statistics_is_not_recalibrated_on_alone() -> None:
         calibration = CalibrationSet(IMAGES[: 128 + more])
         assert len(calibration.recalibration_samples) == 128 + more
     assert len(CalibrationSet(IMAGES[:256]).recalibration_samples) == 128
+
+
+def test_a_tuple_of_batches_is_many_and_a_tuple_of_inputs_is_one() -> None:
+    split = IMAGES.split(128)
+    assert isinstance(split, tuple)
+    assert len(CalibrationSet.read(split, model=small_net())) == len(CalibrationSet.read(split)) == 300
+    both = (IMAGES[:, :, 0, 0], IMAGES[:, :, 1, 1])
+    assert len(CalibrationSet.read(both, model=Two())) == 300
+
+
+class Two(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y

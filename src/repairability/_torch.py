@@ -32,13 +32,17 @@ def unwrapped(model: nn.Module) -> nn.Module:
         raise InputError("an exported program is a fixed graph, not a network; give the module it was exported from")
     if not isinstance(model, nn.Module):
         raise InputError(f"a model must be a torch.nn.Module, not {type(model).__name__}")
-    while isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) or "_orig_mod" in model._modules:
+    while isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) or _is_compiled(model):
         inner = model._modules.get("_orig_mod", model._modules.get("module"))
         assert inner is not None
         model = inner
     if isinstance(model, torch.jit.ScriptModule):
         raise InputError(f"{type(model).__name__} is TorchScript, whose code is fixed; give the network it was made of")
     return model
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return not isinstance(module, torch.jit.ScriptModule) and "_orig_mod" in module._modules
 
 
 def copy_of(model: nn.Module) -> nn.Module:
@@ -73,6 +77,9 @@ def _copied(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
     except Exception as error:
         raise InputError(f"{type(model).__name__} cannot be copied: {first_line(error)}") from error
     for module in copied.modules():
+        inner = module._modules.get("_orig_mod") if _is_compiled(module) else None
+        if inner is not None:
+            vars(module)["forward"] = inner.__call__  # a part that is compiled runs eagerly
         forward = vars(module).get("forward")
         if isinstance(forward, FunctionType):  # that somebody wrapped; a function is not copied, what it holds must be
             vars(module)["forward"] = _rebound(forward, memo)
@@ -104,6 +111,7 @@ def _masked(model: nn.Module) -> list[tuple[nn.Module, str]]:
     return [
         (module, name.removesuffix(_PRUNED))
         for module in model.modules()
+        if not isinstance(module, torch.jit.ScriptModule)
         for name in list(module._parameters)
         if name.endswith(_PRUNED) and f"{name.removesuffix(_PRUNED)}_mask" in module._buffers
     ]

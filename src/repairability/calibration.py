@@ -19,6 +19,7 @@ from repairability.errors import InputError
 from repairability.network.batches import (
     Batch,
     Forward,
+    arguments,
     described,
     is_images,
     leaves,
@@ -91,7 +92,8 @@ class CalibrationSet:
         model: nn.Module | None = None,
     ) -> CalibrationSet:
         """Take samples from one batch (a tensor, tuple or mapping), or from a DataLoader, a list or any iterable of
-        batches. A batch is what the model takes: a tensor, a tuple, a mapping, a list of images.
+        batches. A batch is what the model takes: a tensor, a tuple, a mapping, a list of images. A tuple of tensors of
+        one form (as `images.split(128)`) is many batches, unless the model takes several inputs.
 
         At most `most` samples are kept (default: the statistics' and BatchNorm's). Without a seed they are the first
         ones, and no more of an iterable is read than needed; with a seed they are drawn from all of the source.
@@ -100,7 +102,9 @@ class CalibrationSet:
         if isinstance(source, CalibrationSet):
             return source if forward is None else replace(source, forward=forward)
         limit = images_for(count) if most is None else most
-        one = isinstance(source, (Tensor, np.ndarray, Mapping, tuple))
+        one = isinstance(source, (Tensor, np.ndarray, Mapping)) or (
+            isinstance(source, tuple) and not _are_batches(source, None if forward else model)
+        )
         if isinstance(source, (Tensor, np.ndarray)) and source.ndim < 2:
             raise InputError(f"images must be a batch [n, ...], not a tensor of shape {tuple(source.shape)}")
         batches = _read([source] if one else source, limit if seed is None else None)
@@ -184,13 +188,20 @@ Images = Batch | Iterable[Batch] | CalibrationSet
 """What public functions take: one batch, a DataLoader, any iterable of batches, or a CalibrationSet."""
 
 
+def _are_batches(items: tuple[Any, ...], model: nn.Module | None) -> bool:
+    """Whether a tuple in the place of images is many batches, and not one of several inputs."""
+    tensors = all(isinstance(x, Tensor) and x.dim() > 1 for x in items)
+    alike = tensors and len({(x.shape[1:], x.dtype) for x in items}) == 1
+    return alike and (model is None or len(arguments(unwrapped(model), items)[0]) < 2)
+
+
 def _check(batch: Batch, before: int) -> None:
     """Refuse what nothing can be measured on: pixels that are not normalised yet, images that are all the same, nan and
     inf.
     """
-    if isinstance(batch, Tensor) and batch.dtype == torch.uint8:
-        raise InputError(f"images must be floating point, normalised as the model wants them, not {batch.dtype}")
     for leaf in leaves(batch):
+        if leaf.dtype == torch.uint8 and (leaf.dim() > 2 or isinstance(batch, Tensor)):
+            raise InputError(f"images must be floating point, normalised as the model wants them, not {leaf.dtype}")
         if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
             rows = leaf.isfinite().flatten(1).all(1) if leaf.dim() > 1 else leaf.isfinite()
             raise InputError(f"image {before + int(rows.int().argmin())} holds nan or inf")

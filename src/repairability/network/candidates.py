@@ -14,7 +14,8 @@ from repairability.errors import InputError
 from repairability.network.kinds import kind_of
 from repairability.network.layers import NOT_ORDINARY, Layer, Layers, part_of, tensor_of
 
-SHARED = "its weight is also held by"
+ITS_WEIGHT = "its weight "
+SHARED = f"{ITS_WEIGHT}is also held by"
 """How the reason begins that keeps a weight of several modules from being pruned."""
 
 
@@ -45,10 +46,10 @@ def candidates(network: nn.Module) -> list[Candidate]:
         try:
             weight = tensor_of(network, place)
         except InputError:
-            found.append(Candidate(Layer(name, kind.name, _computed(module), groups=groups), NOT_ORDINARY))
+            found.append(Candidate(Layer(name, kind.name, _computed(module), groups=groups), ITS_WEIGHT + NOT_ORDINARY))
             continue
         layer = Layer(name, kind.name, weight, groups=groups)
-        strange = NOT_ORDINARY if type(weight) not in (nn.Parameter, Tensor) or weight.is_complex() else ""
+        strange = ITS_WEIGHT + NOT_ORDINARY if type(weight) not in (nn.Parameter, Tensor) or weight.is_complex() else ""
         found.append(Candidate(layer, strange or held_by(holders, network, layer, name)))
     return found
 
@@ -72,7 +73,7 @@ def holders_of(network: nn.Module) -> dict[int, list[str]]:
     """id of a parameter -> the modules that hold it, each once, under its first name."""
     holders: dict[int, list[str]] = {}
     for name, module in network.named_modules():
-        for parameter in module._parameters.values():
+        for parameter in () if isinstance(module, torch.jit.ScriptModule) else module._parameters.values():
             if parameter is not None:
                 holders.setdefault(id(parameter), []).append(name)
     return holders

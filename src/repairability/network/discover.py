@@ -12,7 +12,7 @@ from torch import nn
 from repairability._torch import masked_names, unwrapped
 from repairability.errors import InputError, unknown
 from repairability.network.batches import Batch, Forward, plain
-from repairability.network.candidates import SHARED, Candidate, candidates, is_finite, parameter_count
+from repairability.network.candidates import ITS_WEIGHT, SHARED, Candidate, candidates, is_finite, parameter_count
 from repairability.network.kinds import CONVOLUTIONS, KINDS, LINEAR, TYPES
 from repairability.network.layers import Layer, Layers, matching, part_of
 from repairability.network.use import bare_candidates, observed
@@ -105,12 +105,14 @@ def layers_named(
     known = {x.layer.name: x for x in candidates(network)}
     if batch is not None and wanted - set(known):
         known |= {x.layer.name: x for x in bare_candidates(network, observed(network, batch, forward))}
-    for name in wanted - set(known):
-        known[name] = Candidate(_by_place(network, name, known))
+    places = list(dict(network.named_parameters()))
+    bare = [_by_place(network, name, known) for name in wanted - set(known)]
+    for layer in sorted(bare, key=lambda x: (places.index(x.place), x.part or 0)):
+        known[layer.name] = Candidate(layer)
     layers = []
     for name in (name for name in known if name in wanted):
         if known[name].why_not and not known[name].shared:
-            raise InputError(f"the weight of layer {name!r} {known[name].why_not}")
+            raise InputError(_refusal(known[name]))
         layers.append(_ranked(known[name].layer, PROJECTIONS))
     return Layers(layers, sum(layer.total for layer in layers))
 
@@ -139,8 +141,12 @@ def _why_not(candidate: Candidate, only: Sequence[str], types: str | Sequence[st
     if candidate.shared:
         return "" if candidate.layer.name in only else candidate.why_not
     if candidate.why_not and (types != AUTO_TYPES or candidate.layer.name in only):
-        raise InputError(f"the weight of layer {candidate.layer.name!r} {candidate.why_not}; skip it")
+        raise InputError(f"{_refusal(candidate)}; skip it")
     return candidate.why_not
+
+
+def _refusal(candidate: Candidate) -> str:
+    return f"the weight of layer {candidate.layer.name!r} {candidate.why_not.removeprefix(ITS_WEIGHT)}"
 
 
 def chosen_kinds(network: nn.Module, types: str | Sequence[str]) -> set[str]:

@@ -70,7 +70,9 @@ NAMED_CLASSES = {"transformers.pytorch_utils.Conv1D": "matrix"}
 
 
 def kind_of(module: nn.Module) -> Kind | None:
-    """The kind that serves a module, or none."""
+    """The kind that serves a module, or none; TorchScript's code is fixed, and none of ours."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return None
     for kind in KINDS.values():
         if isinstance(module, kind.classes):
             return kind

@@ -45,13 +45,14 @@ def _part(raw: Any, output: Output) -> Any:
             raise InputError(f"the output has no {output!r}; it is {_kinds(raw)}")
         return part
     if isinstance(output, int):
-        if not isinstance(raw, (tuple, list)) or not -len(raw) <= output < len(raw):
+        parts = list(raw.values()) if isinstance(raw, Mapping) else raw
+        if not isinstance(parts, (tuple, list)) or not -len(parts) <= output < len(parts):
             raise InputError(f"the output has no part {output}; it is {_kinds(raw)}")
-        return raw[output]
+        return parts[output]
     if isinstance(raw, Mapping) and LOGITS in raw:
         return raw[LOGITS]
-    parts = raw.values() if isinstance(raw, Mapping) else raw if isinstance(raw, (tuple, list)) else (raw,)
-    return next((x for x in parts if isinstance(x, Tensor) and x.is_floating_point()), None)
+    every = raw.values() if isinstance(raw, Mapping) else raw if isinstance(raw, (tuple, list)) else (raw,)
+    return next((x for x in every if isinstance(x, Tensor) and x.is_floating_point()), None)
 
 
 def _kinds(raw: Any) -> str:
