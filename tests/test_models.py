@@ -142,3 +142,22 @@ def test_classes_that_cannot_be() -> None:
         create_model("resnet18", num_classes=0)
     with pytest.raises(InputError, match="cannot build 'networks:linear_net' with {'num_classes': 3}"):
         create_model("networks:linear_net", num_classes=3)
+
+
+def test_the_first_resnet50_has_its_stride_on_the_one_by_one() -> None:
+    with torch.device("meta"):
+        model = create_model("resnet50_v1", num_classes=7)
+    assert model.get_submodule("layer3.0.conv1").stride == (2, 2)
+    assert model.get_submodule("layer3.0.conv2").stride == (1, 1)
+    assert model.get_submodule("layer1.0.conv1").stride == (1, 1)
+    assert {m.eps for m in model.modules() if isinstance(m, nn.BatchNorm2d)} == {1e-3}
+    assert model.get_submodule("fc").out_features == 7
+
+
+def test_a_counter_of_another_shape_is_no_misfit(tmp_path: Path) -> None:
+    """Files made by other programs hold BatchNorm's counter as a list of one."""
+    model = create_model("resnet20")
+    state = {k: v.reshape(1) if k.endswith("num_batches_tracked") else v for k, v in model.state_dict().items()}
+    save_file(state, tmp_path / "made.safetensors")
+    again = create_model("resnet20", weights=tmp_path / "made.safetensors", seed=1)
+    assert torch.equal(again.get_parameter("conv1.weight"), model.get_parameter("conv1.weight"))

@@ -66,7 +66,8 @@ class Network:
     panel: ClassVar[str] = "Network"
     model: str = Argument(
         metavar="MODEL",
-        help="torchvision's (resnet18), resnet20/32/44/56/110, vgg16_bn_quarter, digits, or package.module:callable.",
+        help="torchvision's (resnet18), resnet50_v1, resnet20/32/44/56/110, vgg16_bn_quarter, digits, or "
+        "package.module:callable.",
     )
     weights: str | None = Option(
         None,
@@ -193,7 +194,7 @@ def usual_size(model: str) -> int:
     """The side of the images that a network by this name usually takes."""
     from repairability.models import MODELS
 
-    return 8 if model == "digits" else 32 if model in MODELS else 224
+    return 8 if model == "digits" else 32 if model in MODELS and model != "resnet50_v1" else 224
 
 
 def sparsities_of(text: str, option: str) -> list[float]:

@@ -10,15 +10,30 @@ from typing import Any
 from torch import nn
 
 from repairability._imports import imported
-from repairability._torch import evaluation_mode_, seeded
+from repairability._torch import batch_norms, evaluation_mode_, seeded
 from repairability._vision import torchvision
 from repairability.errors import InputError, unknown
 from repairability.models.small import QUARTER, CifarResNet, DigitsResNet, PlainVGG
 from repairability.models.weights import PRETRAINED, load_weights_, pretrained_model
 
+
+def resnet50_v1(num_classes: int = 1000) -> nn.Module:
+    """ResNet50 as it was first published, and as Keras has it: in the first block of the later stages the stride stands
+    on the 1 x 1 convolution (torchvision's is on the 3 x 3), and every BatchNorm has eps 1e-3.
+    """
+    model: nn.Module = torchvision("models").resnet50(num_classes=num_classes)
+    for stage in ("layer2", "layer3", "layer4"):
+        for name, stride in (("conv1", (2, 2)), ("conv2", (1, 1))):
+            model.get_submodule(f"{stage}.0.{name}").stride = stride  # type: ignore[assignment]
+    for norm in batch_norms(model).values():
+        norm.eps = 1e-3
+    return model
+
+
 MODELS: dict[str, Callable[..., nn.Module]] = {
     **{f"resnet{depth}": partial(CifarResNet, depth) for depth in (20, 32, 44, 56, 110)},
     "vgg16_bn_quarter": partial(PlainVGG, QUARTER),
+    "resnet50_v1": resnet50_v1,
     "digits": DigitsResNet,
 }
 """Our own networks; every name that is not here is torchvision's."""
@@ -34,8 +49,8 @@ def create_model(
 ) -> nn.Module:
     """Build a network by name, in eval mode.
 
-    `name` is a torchvision model ("resnet18"), a network for 32 x 32 images ("resnet20", "vgg16_bn_quarter") or
-    "package.module:callable". `num_classes` is handed to the builder.
+    `name` is a torchvision model ("resnet18"), the first ResNet50 ("resnet50_v1"), a network for 32 x 32 images
+    ("resnet20", "vgg16_bn_quarter") or "package.module:callable". `num_classes` is handed to the builder.
     `weights` is a safetensors or torch file of a state dict, or "imagenet" for torchvision's own (downloaded once; with
     another `num_classes` the head is new). A file for another `num_classes` is an error, unless `new_head` asks for
     its body alone. Without it the weights are random, drawn from `seed`.

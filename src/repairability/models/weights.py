@@ -34,6 +34,7 @@ def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, new_head: b
     """
     state, own = read_state(path), model.state_dict()
     may_lack = {key for key in own if key.endswith("num_batches_tracked")}  # no weights; old files lack them
+    state |= {key: state[key].view(own[key].shape) for key in may_lack & state.keys() if state[key].numel() == 1}
     head, notice = _head(model), ""
     theirs, ours = (tensors.get(f"{head}.weight", torch.empty(0)) for tensors in (state, own))
     if new_head and len(theirs) != len(ours) and theirs.shape[1:] == ours.shape[1:]:
