@@ -255,6 +255,11 @@ def page(model: GPT, text: Text, how: str, sparsities: list[float]) -> str:
     return to_markdown(Table(columns, rows, title, caption))
 
 
+ABOUT = """\
+A small language model, trained from nothing by `python benchmarks/transformer.py`, which then prunes it and, with
+`--write`, wrote this page. Its norms are LayerNorms, so of the paper's repair only the scaling of filters acts."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small transformer once, prune it, print the perplexities.")
     parser.add_argument("--steps", type=int, default=STEPS, help="of training; another number is another network")
@@ -271,7 +276,7 @@ def main() -> None:
     content = page(model, text, how, sparsities)
     print(content)
     if given.write:
-        write_atomically(ROOT / "docs" / "transformer.md", f"# A transformer\n\n{content}")
+        write_atomically(ROOT / "docs" / "transformer.md", f"# A transformer\n\n{ABOUT}\n\n{content}")
 
 
 if __name__ == "__main__":
