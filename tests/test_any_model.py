@@ -427,7 +427,7 @@ def test_at_real_size_auto_covers_what_convolutions_do_not(name: str, conv_alone
 
 
 def test_two_regressors_do_not_agree_by_being_of_one_column() -> None:
-    one, other = (nn.Sequential(nn.Linear(4, 1)) for _ in range(2))
+    one, other = (built(lambda: nn.Sequential(nn.Linear(4, 1)), seed) for seed in range(2))
     found = rp.agreement(one, other, [torch.randn(64, 4)])
     assert found.distance == "error"
     assert found.same is None
@@ -547,3 +547,33 @@ def test_inside_inference_mode(recipe: dict[str, Any]) -> None:
         inside = rp.prune(model, IMAGES, sparsity=0.6, config=FEW, **recipe)
     assert all(torch.equal(a, b) for a, b in zip(plain.model.parameters(), inside.model.parameters(), strict=True))
     assert not any(parameter.is_inference() for parameter in inside.model.parameters())
+
+
+def small_norms() -> nn.Module:
+    body = (nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.BatchNorm2d(6))
+    return nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+
+
+def test_synchronised_norms_are_recalibrated_as_any_other() -> None:
+    plain = built(small_norms)
+    synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(plain))
+    one, other = (rp.prune(model, IMAGES, sparsity=0.5, config=FEW) for model in (plain, synchronised))
+    assert "bn recalibrates 2 BatchNorm layers" in other.notes
+    for name, value in one.model.state_dict().items():
+        assert torch.equal(value, other.model.state_dict()[name]), name
+
+
+def test_distributed_data_parallel_is_unwrapped() -> None:
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        pytest.skip("needs torch.distributed with gloo")
+    plain = built(small_norms)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(copy.deepcopy(plain))
+        one, other = (rp.prune(model, IMAGES, sparsity=0.5, config=FEW) for model in (plain, wrapped))
+    finally:
+        distributed.destroy_process_group()
+    assert dict(one.allocation) == dict(other.allocation)
+    for name, value in one.model.state_dict().items():
+        assert torch.equal(value, other.model.state_dict()[name]), name

@@ -318,7 +318,7 @@ def test_clear_errors() -> None:
 
 def test_few_images_are_enough_and_said() -> None:
     with pytest.warns(UserWarning, match="they take the 60 that there are"):
-        result = prune(Residual(), IMAGES[:60], sparsity=0.9)
+        result = prune(create_model("networks:Residual"), IMAGES[:60], sparsity=0.9, rule="uniform")
     assert result.sparsity == pytest.approx(0.9, abs=0.01)
 
 

@@ -224,8 +224,7 @@ def reset_weights_(model: nn.Module, *, seed: int) -> None:
 
 
 def evaluation_mode_(model: nn.Module) -> nn.Module:
-    """Put a model of our own making into eval mode."""
-    return model.eval()
+    return model.eval()  # one of our own making
 
 
 @contextmanager

@@ -155,7 +155,8 @@ def doctor(
     way = trace(network, layers, given, forward=forward) if layers else None
     rows = tuple(_rows(network, layers, use, way, kinds))
     norms = norms_of(network)
-    notes.append(f"normalisation: {norms.learned} BatchNorm with running statistics{_beside(norms.others)}")
+    beside = f"; {norms.others}" if norms.others else ""
+    notes.append(f"normalisation: {norms.learned} BatchNorm with running statistics{beside}")
     costs = _Costs(network, layers, given, forward, seconds)
     estimates = tuple(_estimate(network, layers, recipe, costs) for recipe in recipes) if layers else ()
     return Checkup(
@@ -240,10 +241,6 @@ def _no_layer(network: nn.Module, place: str) -> str:
     if name == "bias" or module.get_parameter(name).dim() < 2:
         return "a vector, not a matrix"
     return f"no product with it was seen ({type(module).__name__})"
-
-
-def _beside(others: str) -> str:
-    return f"; {others}" if others else ""
 
 
 class _Costs:
