@@ -28,7 +28,8 @@ from repairability.masks import apply_masks_, make_masks
 from repairability.network.trace import trace
 from repairability.repairs import Reconstruction, RepairContext
 from repairability.repairs import reconstruct as module
-from repairability.repairs.walk import Station, walk
+from repairability.repairs.station import Station
+from repairability.repairs.walk import walk
 from test_sacred import complete_state, same, users_model
 
 IMAGES = torch.randn(300, 3, 9, 9, generator=torch.Generator().manual_seed(2))
@@ -104,7 +105,7 @@ def test_every_layer_runs_once_per_batch_and_later_layers_see_what_was_written()
         handles.append(layer.register_forward_hook(lambda *_, name=name: ended.update([name])))
     seen: dict[str, Tensor] = {}
     for station in walk(dense, repaired, layers, calibration(), images=300):
-        seen[station.layer.name] = torch.cat([call.x for call, _ in station.pairs])
+        seen[station.layer.name] = torch.cat([call.x for call, _, _ in station.pairs])
         with torch.no_grad():
             station.layer.weight.mul_(1.5)
     for handle in handles:
@@ -137,7 +138,7 @@ def test_a_branch_behind_a_norm_that_others_use_goes_on_as_it_is() -> None:
     dense = SharedNorm().double().eval()
     pruned, layers = pruned_copy(dense)
     for station in walk(dense, pruned, layers, calibration()):
-        seen = torch.cat([call.x for call, _ in station.pairs])
+        seen = torch.cat([call.x for call, _, _ in station.pairs])
     assert station.layer.name == "b"
     torch.testing.assert_close(seen, inputs_of(pruned, ["b"])["b"])
 

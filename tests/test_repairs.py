@@ -145,7 +145,7 @@ def test_zeros_stay_zero_and_only_pruned_layers_are_scaled(repair: str, dense: n
         found = repair_model(dense, pruned, calibration(), repair=repair)
     zeros = pruned.get_parameter("conv2.weight") == 0
     assert (found.get_parameter("conv2.weight")[zeros] == 0).all()
-    if repair == "reconstruct-all":  # which refits the others too
+    if repair in ("reconstruct-all", "rectified"):  # which refit the others too
         return
     for name in ("stem", "conv1", "depthwise", "shortcut", "hidden"):
         assert torch.equal(found.get_parameter(f"{name}.weight"), dense.get_parameter(f"{name}.weight"))
@@ -279,7 +279,7 @@ def test_what_a_repair_needs_and_can_is_declared() -> None:
     names = [*REPAIRS, "cr+bn", "reconstruct+bn", "bn+reconstruct"]
     repairs = {name: get_repair(name) for name in names}
     assert [x for x in names if repairs[x].needs_statistics] == [*(x for x in REPAIRS if x.startswith("cr")), "cr+bn"]
-    fitting = ["reconstruct", "reconstruct-all", "reconstruct+bn"]
+    fitting = ["reconstruct", "reconstruct-all", "rectified", "reconstruct+bn"]
     assert [x for x in names if repairs[x].chooses_masks] == fitting
     assert [x for x in names if repairs[x].fit is not None] == fitting
     with pytest.raises(

@@ -272,7 +272,7 @@ def test_what_a_rule_takes_and_needs_is_declared() -> None:
     assert RULES["erk"].takes({}) == ("cap", "floor")
     assert RULES["forced"].takes({"rest": "rr"}) == ("pinned", "rest", "solver")
     assert RULES["forced"].takes({}) == ("pinned", "rest", "cap", "floor")
-    assert [name for name, rule in RULES.items() if rule.works_on_curves({})] == ["raw", "residual", "rr"]
+    assert [name for name, rule in RULES.items() if rule.works_on_curves({})] == ["raw", "residual", "rr", "output"]
     assert RULES["forced"].works_on_curves({"rest": "residual"})
 
 

@@ -106,7 +106,7 @@ def test_names_and_callables() -> None:
     assert get_score(own).name == "own"
     assert get_score(own).looks_at_inputs
     assert get_score("second_order") == SCORES["second_order"]
-    assert [name for name in SCORES if get_score(name).looks_at_inputs] == ["activation", "second_order"]
+    assert [name for name in SCORES if get_score(name).looks_at_inputs] == ["activation", "second_order", "alternating"]
     assert all(get_score(name).name == name for name in SCORES)
     assert get_score(SecondOrder(ridge=0.5)).name == "SecondOrder(ridge=0.5)"
     with pytest.raises(InputError, match="unknown score 'second-order'.*second_order"):

@@ -17,7 +17,10 @@ from repairability.tables import Table, Value
 FloatArray = NDArray[np.float64]
 
 MEASURES = ("raw", "residual", "rr")
-"""What a diagnosis measures of each layer, in the order of its tables."""
+"""What a diagnosis always measures of each layer, in the order of its tables."""
+
+OUTPUT = "output"
+"""What it measures beside these where it is asked to: it takes passes of its own."""
 
 
 @runtime_checkable

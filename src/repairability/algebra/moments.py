@@ -7,13 +7,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from repairability.algebra.grams import solve_on_support
+from repairability.algebra.conjugate import STEPS, conjugate_on_support
+from repairability.algebra.grams import cholesky, solve_on_support
 
 _STRIPE = 144
 """Rows of a Gram at a time; narrower products are slower than what they save."""
 
 SCARCITY = 100
 """How much a ridge grows with the unknowns per sample (see `LeastSquares.damped`)."""
+
+
+FEW = 10
+"""Conjugate gradients from an answer to nearly the same problem."""
 
 
 class InputMoments:
@@ -37,9 +42,13 @@ class InputMoments:
         """Add values: input columns [G, K, M] and targets [G, R, M] of the same M samples and positions."""
         self.n += x.shape[-1]
         self.xx += _outer_square(x).double().cpu()
-        self.xy += (x @ y.mT).double().cpu()
         # torch sums in pairs, so float32 is good to its last bits; told to sum in float64 it takes 25 times as long
         self.x += x.sum(-1).double().cpu()
+        self.add_outputs(x, y)
+
+    def add_outputs(self, x: Tensor, y: Tensor) -> None:
+        """Add targets alone, of inputs that are counted already."""
+        self.xy += (x @ y.mT).double().cpu()
         self.y += y.sum(-1).double().cpu()
         self.yy += y.square().sum(-1).double().cpu()
 
@@ -90,6 +99,14 @@ class InputMoments:
         """Mean of y^2 [G, R]; centred: the variance."""
         whole = self.yy / self.n
         return (whole - self.mean_y.square()).clamp(min=0) if centred else whole
+
+    def shift(self, weights: Tensor, has_place: bool = True) -> Tensor:
+        """What must be added to the outputs of these weights [G, R, K] so that their mean is the targets', [G, R]; zero
+        where a shift has no place.
+        """
+        if not has_place:
+            return torch.zeros_like(self.y)
+        return self.mean_y - (weights @ self.mean_x[..., None]).squeeze(-1)
 
     @property
     def finite(self) -> bool:
@@ -162,13 +179,42 @@ class LeastSquares:
         square = ((weights @ self.gram) * weights).sum(-1)
         return (self.power - 2 * linear + square).clamp(min=0)
 
-    def refitted(self, support: Tensor, ridge: float) -> Tensor:
+    def best(self, ridge: float) -> Tensor:
+        """The weights [G, R, K] that are best on all inputs, with the ridge toward the dense ones:
+        (G + ridge) (w - w_dense) = c - G w_dense.
+        """
+        steps = []
+        for g, weights in enumerate(self.weights):
+            right = self.cross[g] - self.gram[g] @ weights.mT
+            steps.append(torch.cholesky_solve(right, cholesky(self.damped(g, ridge)[None])[0]).mT)
+        return self.weights + torch.stack(steps)
+
+    def refitted(self, support: Tensor, ridge: float, start: Tensor | None = None) -> Tensor:
         """The weights [G, R, K] that are best on their support [G, R, K] and zero outside it, with the ridge toward the
         dense ones: (G_SS + ridge) (w - w_dense) = c_S - G_SS w_dense.
+
+        From `start`, the answer to a problem that differs little, by a few conjugate gradients; without it exactly,
+        unless that is much the dearer way.
         """
         fitted = torch.zeros_like(self.weights)
         for g, weights in enumerate(self.weights):
             kept = weights * support[g]  # [R, K]
             right = self.cross[g].mT - kept @ self.gram[g]
-            fitted[g] = kept + solve_on_support(self.damped(g, ridge), right, support[g])
+            gram = self.damped(g, ridge)
+            if start is not None:
+                change = conjugate_on_support(gram, right, support[g], start[g] - kept, steps=FEW)
+            elif cholesky_work(support[g]) > STEPS * support[g].numel() * support.shape[2]:
+                change = conjugate_on_support(gram, right, support[g], torch.zeros_like(right))
+            else:
+                change = solve_on_support(gram, right, support[g])
+            fitted[g] = kept + change
         return fitted
+
+
+def cholesky_work(support: Tensor) -> float:
+    """Multiply-adds of a factorisation for each filter of [R, K] that lost any weight: n^3 / 6, and to gather its Gram,
+    which is slow, as many as 30 n^2. Those that lost none share one.
+    """
+    sizes = support.sum(1).double()
+    sizes = sizes[sizes < support.shape[1]]
+    return float((sizes**3 / 6 + 30 * sizes**2).sum())

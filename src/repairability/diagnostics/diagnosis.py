@@ -1,4 +1,4 @@
-"""Diagnosis: the three curves of every layer, and on what they were measured."""
+"""Diagnosis: the curves of every layer, and on what they were measured."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from repairability.curves import MEASURES, Curves, FloatArray
-from repairability.errors import unknown
+from repairability.curves import MEASURES, OUTPUT, Curves, FloatArray
+from repairability.errors import InputError, unknown
 from repairability.repairs import Statistics
 from repairability.tables import Table, Tidy
 
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis(Tidy):
-    """raw: the damage of pruning; residual: what a repair leaves of it; rr: the fraction left. Each a `Curves`.
+    """raw: the damage of pruning; residual: what a repair leaves of it; rr: the fraction left; output: the damage that
+    is left where the network ends, if that was measured. Each a `Curves`.
 
     `statistics`, the dense network's moments from the same pass, spares a joint repair its own; they stay in memory and
     are not written to files.
@@ -30,30 +31,39 @@ class Diagnosis(Tidy):
     images: int
     fingerprint: str
     statistics: Statistics | None = field(default=None, repr=False)
+    output: Curves | None = None
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """What was measured, in the order of the tables."""
+        return MEASURES if self.output is None else (*MEASURES, OUTPUT)
 
     def measured(self, measure: str) -> Curves:
         """The curves of one measure."""
-        if measure not in MEASURES:
-            raise unknown("measure", measure, MEASURES)
-        return {"raw": self.raw, "residual": self.residual, "rr": self.rr}[measure]
+        if measure not in (*MEASURES, OUTPUT):
+            raise unknown("measure", measure, (*MEASURES, OUTPUT))
+        curves: Curves | None = getattr(self, measure)
+        if curves is None:
+            raise InputError(f"this diagnosis did not measure {measure!r}: diagnose(..., measures=({measure!r},))")
+        return curves
 
     def table(self) -> Table:
         rows = [(layer, f"{s:g}", *(f"{value:.4f}" for value in values)) for layer, s, *values in self._points()]
         caption = f"repair {self.repair}, observed at the {self.observe}, {self.images} images ({self.fingerprint})"
-        return Table(("layer", "sparsity", "raw", "residual", "rr"), rows, caption=caption)
+        return Table(("layer", "sparsity", *self.measures), rows, caption=caption)
 
     def rows(self) -> list[dict[str, object]]:
         """One tidy row per layer and sparsity."""
         same = {"repair": self.repair, "observe": self.observe, "images": self.images, "fingerprint": self.fingerprint}
         return [
-            {"layer": layer, "sparsity": s, **dict(zip(MEASURES, values, strict=True)), **same}
+            {"layer": layer, "sparsity": s, **dict(zip(self.measures, values, strict=True)), **same}
             for layer, s, *values in self._points()
         ]
 
     def _points(self) -> Iterator[tuple[Any, ...]]:
-        """(layer, sparsity, raw, residual, rr) of every point that was measured."""
+        """(layer, sparsity, raw, residual, rr ...) of every point that was measured."""
         for layer in self.rr:
-            curves = (self.rr.grid[layer], *(self.measured(measure)[layer] for measure in MEASURES))
+            curves = (self.rr.grid[layer], *(self.measured(measure)[layer] for measure in self.measures))
             for values in zip(*(curve.tolist() for curve in curves), strict=True):
                 yield (layer, *values)
 
@@ -66,7 +76,8 @@ class Diagnosis(Tidy):
         def column(name: str) -> dict[str, FloatArray]:
             return {layer: np.array([float(row[name]) for row in own]) for layer, own in layers.items()}
 
-        return cls._of({x: Curves(x, column("sparsity"), column(x)) for x in MEASURES}, rows[0])
+        known = [x for x in (*MEASURES, OUTPUT) if x in MEASURES or x in rows[0]]
+        return cls._of({x: Curves(x, column("sparsity"), column(x)) for x in known}, rows[0])
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -74,12 +85,13 @@ class Diagnosis(Tidy):
             "observe": self.observe,
             "images": self.images,
             "fingerprint": self.fingerprint,
-            **{measure: self.measured(measure).to_dict()["layers"] for measure in MEASURES},
+            **{measure: self.measured(measure).to_dict()["layers"] for measure in self.measures},
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Diagnosis:
-        return cls._of({x: Curves.from_dict({"measure": x, "layers": data[x]}) for x in MEASURES}, data)
+        known = [x for x in (*MEASURES, OUTPUT) if x in MEASURES or x in data]
+        return cls._of({x: Curves.from_dict({"measure": x, "layers": data[x]}) for x in known}, data)
 
     @classmethod
     def _of(cls, curves: Mapping[str, Curves], about: Mapping[str, Any]) -> Diagnosis:
@@ -91,4 +103,5 @@ class Diagnosis(Tidy):
             observe=str(about["observe"]),
             images=int(about["images"]),
             fingerprint=str(about["fingerprint"]),
+            output=curves.get(OUTPUT),
         )

@@ -13,10 +13,12 @@ from repairability.algebra.sums import EPS
 from repairability.allocation import pruned_count
 from repairability.calibration import CalibrationSet
 from repairability.curves import FloatArray
+from repairability.diagnostics.output import Mended, OutputProbe
 from repairability.diagnostics.scan import checked_grid
 from repairability.network.layers import Layers
 from repairability.repairs.repair import Fit
-from repairability.repairs.walk import Station, walk
+from repairability.repairs.station import Station
+from repairability.repairs.walk import walk
 from repairability.scores import Score
 
 
@@ -27,27 +29,35 @@ def diagnose_fit(
     layers: Layers,
     fit: Fit,
     score: Score,
+    probe: OutputProbe | None = None,
 ) -> dict[str, tuple[FloatArray, FloatArray]]:
     """raw and residual of each layer pruned alone, by `score`, and refitted: the mean over channels of
     E|a - y|^2 / (E a^2 + eps), with expectations pooled over samples and positions (a: the dense output). The paper's
-    distance (eq:distance) is a mean over samples of such ratios, which no Gram knows.
+    distance (eq:distance) is a mean over samples of such ratios, which no Gram knows. The probe, where there is one,
+    tries each layer so.
     """
     copy = copy_of(model)  # a second network to halt in; its weights stay, so every layer sees dense inputs
     stations = walk(model, copy, layers.on(copy), calibration, images=fit.images)
-    curves = {x.layer.name: _curves(x, checked_grid(x.layer.name, grids), fit, score) for x in stations}
+    curves = {x.layer.name: _curves(x, checked_grid(x.layer.name, grids), fit, score, probe) for x in stations}
     return {name: curves[name] for name in layers.names}
 
 
-def _curves(station: Station, grid: Sequence[float], fit: Fit, score: Score) -> tuple[FloatArray, FloatArray]:
-    moments = station.moments()
+def _curves(
+    station: Station, grid: Sequence[float], fit: Fit, score: Score, probe: OutputProbe | None
+) -> tuple[FloatArray, FloatArray]:
+    if fit.budget is None:
+        moments = station.moments()
+    else:
+        moments = station.checked(station.targets(fit.budget, fit.seed).moments())
     problem = station.problem(moments)
     plain = LeastSquares.of(moments, problem.weights, problem.unit, centred=False)
-    bias = station.pairs[0][0].bias
+    bias = station.pairs[0].call.bias
     offset = 0.0 if bias is None else bias.double().cpu().view(plain.power.shape)
     power = moments.power(centred=False) + EPS  # [G, R]
     counts = [pruned_count(station.layer.total, s) for s in grid]
-    raw, residual = [], []
-    for count, (mask, left) in zip(counts, score.levels(problem, counts, fit.ridge), strict=True):
+    raw, residual, mended = [], [], {}
+    tried = probe.tried(len(counts)) if probe is not None else ()
+    for k, (count, (mask, left)) in enumerate(zip(counts, score.levels(problem, counts, fit.ridge), strict=True)):
         if count == 0:
             raw.append(0.0)
             residual.append(0.0)
@@ -58,4 +68,9 @@ def _curves(station: Station, grid: Sequence[float], fit: Fit, score: Score) -> 
         error = plain.error(masked) - 2 * offset * (moments.mean_y - mean) + offset**2
         raw.append(float((error.clamp(min=0) / power).mean()))
         residual.append(float((left / power).mean()))
+        if k in tried:
+            fitted = problem.refitted(mask, fit.ridge, start=masked)
+            mended[k] = Mended(fitted, (moments.shift(fitted, station.shifts) - offset).flatten())
+    if probe is not None:
+        probe.try_layer(station.layer.name, mended)
     return np.array(raw), np.array(residual)

@@ -21,6 +21,16 @@ def measures(
     dense and pruned pass the dense statistics, the repaired passes the statistics that the repair leaves there.
     """
     raw = sums.distance()
+    residual = sums.distance(*mended_channels(sums, bias, norm, repair, shifts=shifts))
+    return raw, residual, (residual + EPS) / (raw + EPS)
+
+
+def mended_channels(
+    sums: ChannelSums, bias: Tensor, norm: Norm | None, repair: Repair, *, shifts: bool
+) -> tuple[Tensor, Tensor]:
+    """What a repair makes of each channel at each level, [K, C] each: gain * b + offset, b the pruned output where it
+    is observed.
+    """
     end = repair.respond(Response.begin(sums, bias, norm, shifts=shifts))
     gain, offset = end.gain, end.offset
     if norm is not None and end.norm is not None:
@@ -30,5 +40,4 @@ def measures(
         new_s, new_t = end.norm.scale(), end.norm.shift()
         gain = torch.where(s != 0, new_s * end.gain / torch.where(s != 0, s, 1.0), 1.0)
         offset = torch.where(s != 0, new_s * end.offset + new_t - gain * t, 0.0)
-    residual = sums.distance(gain, offset)
-    return raw, residual, (residual + EPS) / (raw + EPS)
+    return gain, offset

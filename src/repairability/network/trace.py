@@ -1,18 +1,21 @@
-"""What happens when the model runs: in which order its layers are reached, how often, which BatchNorm follows, and
-where a layer's branch is added to another.
+"""What happens when the model runs: in which order its layers are reached, how often, which BatchNorm follows, where a
+layer's branch is added to another, and which activation takes what comes out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from repairability._torch import evaluating
 from repairability.errors import InputError
 from repairability.network.batches import PROBE, Batch, Forward, run, sample_count
 from repairability.network.calls import Call
+from repairability.network.flat import LOOKS, Flat, flat_of
 from repairability.network.layers import Layers
 from repairability.network.samples import Samples
 from repairability.network.unfold import Geometry
@@ -33,7 +36,9 @@ class Trace:
     sees it [n, channels, *spatial], the product's geometry and its bias (of the first call), the layers whose channels
     can be shifted (a bias that can be written, or a BatchNorm of their own behind them), the name of the BatchNorm that
     takes a layer's output as it is, the same where it takes nothing else (`own_norms`), and by their number among the
-    pass's additions those that join a layer's branch with a tensor that is known without the layers after it.
+    pass's additions those that join a layer's branch with a tensor that is known without the layers after it. `flats`:
+    the activation with flat ends that takes a layer's output, behind its BatchNorm and the sum it is added to, where
+    nothing else does.
     """
 
     order: tuple[str, ...]
@@ -45,6 +50,7 @@ class Trace:
     norms: dict[str, str]
     own_norms: dict[str, str]
     joins: dict[int, Join] = field(default_factory=dict)
+    flats: dict[str, Flat] = field(default_factory=dict)
 
 
 def trace(
@@ -79,7 +85,9 @@ def _trace(model: nn.Module, layers: Layers, batch: Batch, forward: Forward | No
     norms: dict[str, str] = {}
     norm_calls: dict[str, int] = {}
     joins: dict[int, Join] = {}
-    last = ""
+    flats: dict[str, list[Flat | None]] = {}  # what takes a layer's output; None: something without flat ends
+    sums: set[int] = set()  # ids of outputs that are sums of a layer's branch and another
+    last = joined = ""
 
     def handle(call: Call) -> Tensor:
         nonlocal last
@@ -103,17 +111,45 @@ def _trace(model: nn.Module, layers: Layers, batch: Batch, forward: Forward | No
             outputs[id(output)] = (layer, output, output._version)
 
     def added(number: int, operands: tuple[Tensor, Tensor]) -> None:
+        nonlocal joined
         for operand in (0, 1):
             # only the layer reached last: what it is added to then hangs on no layer after it
             if operands[0].shape == operands[1].shape and last and _whose(outputs, operands[operand]) == last:
                 joins[number] = Join(last, operand)
+                joined = last
+
+    def used(function: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        nonlocal joined
+        joining, joined = joined, ""
+        if function in LOOKS:
+            return
+        for tensor in tree_leaves((args, kwargs)):
+            layer, held, version = outputs.get(id(tensor), ("", None, 0))
+            # as it was before this call, which may have written into it
+            if held is None or held is not tensor or tensor._version != version + (result is tensor):
+                continue
+            if function == "batch_norm" and _whose(outputs, result) == layer:
+                continue
+            if joining != layer:
+                flats.setdefault(layer, []).append(flat_of(function, args, kwargs, summed=id(tensor) in sums))
+        if joining and isinstance(result, Tensor):
+            outputs[id(result)] = (joining, result, result._version)
+            sums.add(id(result))
 
     with evaluating(model) as network:
-        watching = Watching(network, layers.on(network), handle, samples=sample_count(batch), norm=norm, added=added)
+        watching = Watching(
+            network, layers.on(network), handle, samples=sample_count(batch), norm=norm, added=added, used=used
+        )
         with watching:
             run(network, batch, forward)
     own = {layer: norm for layer, norm in norms.items() if calls[layer] == norm_calls[norm] == 1}
-    return Trace(tuple(calls), calls, inputs, geometries, biases, frozenset({*shiftable, *own}), norms, own, joins)
+    # behind a norm that other layers share, nobody knows which output an end is of
+    ends = {
+        x: takers[0] for x, takers in flats.items() if len(takers) == calls[x] == 1 and (x in own or x not in norms)
+    }
+    felt = {layer: end for layer, end in ends.items() if end is not None}
+    shifts = frozenset({*shiftable, *own})
+    return Trace(tuple(calls), calls, inputs, geometries, biases, shifts, norms, own, joins, felt)
 
 
 def _whose(outputs: dict[int, tuple[str, Tensor, int]], tensor: Tensor) -> str | None:

@@ -120,6 +120,23 @@ class Geometry:
             columns[:, i] = x[(slice(None), *self._windows(tap, size))]
         return columns.view(x.shape[0] * len(taps), -1)
 
+    def columns_at(self, x: Tensor, places: Tensor) -> Tensor:
+        """As `unfold` with every tap, at some of the positions only: [C_in * taps, places * N], the sample fastest."""
+        if not self.kernel:
+            return x[:, :, places].permute(1, 2, 0).reshape(x.shape[1], -1)
+        x = self.padded(x)
+        size = self.out_size_padded(x.shape[2:])
+        corner = torch.unravel_index(places, size)
+        taps = self.every_tap()
+        columns = x.new_empty(x.shape[1], len(taps), len(places), len(x))
+        flat = x.flatten(2)  # [N, C_in, positions of the padded input]
+        for i, tap in enumerate(taps):
+            at = torch.zeros_like(places)
+            for o, t, s, d, length in zip(corner, tap, self.stride, self.dilation, x.shape[2:], strict=True):
+                at = at * length + o * s + t * d
+            columns[:, i] = flat[:, :, at].permute(1, 2, 0)
+        return columns.view(x.shape[1] * len(taps), -1)
+
     @property
     def slides(self) -> bool:
         """Whether the kernel goes along the last axis step by step: its taps there see the same values, shifted."""

@@ -32,7 +32,8 @@ class Watching(TorchFunctionMode):
     """While it is entered, `handle` is called in place of every product with one of the layers' weights.
 
     `norm(name, input, output)` is told of each BatchNorm, `added(number, operands)` of each sum of two tensors before
-    it is computed. `samples`: of the batch that runs.
+    it is computed, `used(function, args, kwargs, result)` of whatever is done, afterwards. `samples`: of the batch that
+    runs.
     """
 
     def __init__(
@@ -44,9 +45,10 @@ class Watching(TorchFunctionMode):
         samples: int | None = None,
         norm: Callable[[str, Tensor, Tensor], None] | None = None,
         added: Callable[[int, tuple[Tensor, Tensor]], None] | None = None,
+        used: Callable[[str, tuple[Any, ...], dict[str, Any], Any], None] | None = None,
     ) -> None:
         super().__init__()
-        self.handle, self.samples, self.norm, self.added = handle, samples, norm, added
+        self.handle, self.samples, self.norm, self.added, self.used = handle, samples, norm, added, used
         self.layers: dict[int, list[Layer]] = {}
         for layer in layers:
             self.layers.setdefault(layer.weight.data_ptr(), []).append(layer)
@@ -58,11 +60,15 @@ class Watching(TorchFunctionMode):
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         reader = _READERS.get(name)
         if reader is not None:
-            return reader(self, func, args, kwargs)
-        if self.added is not None and name in ADDITIONS and _both_tensors(args):
-            self.added(self.additions, (args[0], args[1]))
-            self.additions += 1
-        return func(*args, **kwargs)
+            result = reader(self, func, args, kwargs)
+        else:
+            if self.added is not None and name in ADDITIONS and _both_tensors(args):
+                self.added(self.additions, (args[0], args[1]))
+                self.additions += 1
+            result = func(*args, **kwargs)
+        if self.used is not None:
+            self.used(name, args, kwargs, result)
+        return result
 
     def layer_of(self, operand: Any, *, by_rows: bool) -> Layer | None:
         """The layer whose weight this operand is, as it stands or transposed. `by_rows`: the product takes a row of it

@@ -10,6 +10,7 @@ from torch import nn
 
 from repairability.calibration import COUNT, CalibrationSet, Images, images_for
 from repairability.comparison import Distance
+from repairability.curves import MEASURES
 from repairability.diagnostics import GRID, Diagnosis, diagnose
 from repairability.errors import BudgetError, InputError
 from repairability.network.batches import Forward
@@ -25,6 +26,8 @@ from repairability.tables import percent
 LOWER = (0.6, 0.5, 0.3, 0.0)
 UPPER = (0.985, 0.99, 0.995)
 GRIDS = ("auto", "paper")
+WIDE = (0.0, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.965, 0.98, 0.99, 0.995)
+"""The grid of a rule that measures at the network's output: what it tries there does not grow with the points."""
 
 Grid = str | Sequence[float] | Mapping[str, Sequence[float]]
 
@@ -83,6 +86,9 @@ class Measurement:
     repair: Repair
     observe: str
     score: Score
+    measures: tuple[str, ...] = MEASURES
+    output: Output = None
+    distance: Distance = None
 
     def diagnose(self, model: nn.Module, calibration: CalibrationSet, layers: Layers) -> Diagnosis:
         return diagnose(
@@ -93,13 +99,17 @@ class Measurement:
             observe=self.observe,
             layers=layers,
             score=self.score,
+            measures=self.measures,
+            output=self.output,
+            distance=self.distance,
         )
 
     @property
     def key(self) -> tuple[Any, ...]:
         """What tells one measurement from another on the same network and images, in plain values."""
         grid = dict(self.grid) if isinstance(self.grid, Mapping) else list(self.grid)
-        return (grid, self.repair.name, self.observe, self.score.name)
+        more = [self.measures[len(MEASURES) :]] if len(self.measures) > len(MEASURES) else []
+        return (grid, self.repair.name, self.observe, self.score.name, *more)
 
 
 def measurement_for(recipe: Recipe, sparsities: Sequence[float], config: PruneConfig) -> Measurement | None:
@@ -107,12 +117,18 @@ def measurement_for(recipe: Recipe, sparsities: Sequence[float], config: PruneCo
 
     Everyone asks here: `prune`, `prune_many`, `prune_best`, studies and `find_transition`.
     """
-    if not get_rule(recipe.rule).works_on_curves(recipe.options):
+    rule = get_rule(recipe.rule)
+    if not rule.works_on_curves(recipe.options):
         return None
-    grid = grid_for(sparsities, config.grid) if isinstance(config.grid, str) else config.grid
+    own = rule.measures(recipe.options)
+    kind = WIDE if own and config.grid == "auto" else config.grid
+    grid = grid_for(sparsities, kind) if isinstance(kind, str) else kind
     repair = get_repair(recipe.repair if config.conditioned_on is None else config.conditioned_on)
     score = recipe.score if repair.fit is not None else "magnitude"  # other repairs' curves are of the smallest weights
-    return Measurement(grid, repair, config.observe, get_score(score))
+    measurement = Measurement(grid, repair, config.observe, get_score(score))
+    if own:
+        return replace(measurement, measures=(*MEASURES, *own), output=config.output, distance=config.distance)
+    return measurement
 
 
 def grid_for(targets: Sequence[float], kind: str = "auto") -> tuple[float, ...]:

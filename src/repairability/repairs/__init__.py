@@ -16,7 +16,7 @@ from repairability.repairs.channel import ChannelRepair
 from repairability.repairs.choose import choose_masks
 from repairability.repairs.model import repair_model
 from repairability.repairs.none import NoRepair
-from repairability.repairs.reconstruct import Reconstruction
+from repairability.repairs.reconstruct import BUDGET, Reconstruction
 from repairability.repairs.repair import CustomRepair, Repair, RepairContext
 from repairability.repairs.response import Response
 from repairability.repairs.statistics import Statistics, measure_statistics
@@ -35,6 +35,7 @@ REPAIRS: dict[str, Repair] = {
     "bn-short": BatchNormRepair(*SHORT),
     "reconstruct": Reconstruction(),
     "reconstruct-all": Reconstruction(everything=True),
+    "rectified": Reconstruction(everything=True, budget=BUDGET, rounds=3),
 }
 
 

@@ -12,7 +12,8 @@ from repairability.errors import InputError
 from repairability.network.layers import Layers
 from repairability.repairs.repair import Repair, RepairContext
 from repairability.repairs.response import Response
-from repairability.repairs.walk import Station, walk
+from repairability.repairs.station import Station
+from repairability.repairs.walk import walk
 
 MATCHES = ("least_squares", "moments")
 
@@ -107,7 +108,7 @@ def _places(station: Station) -> tuple[Tensor | None, Tensor | None]:
 def _measured(station: Station) -> ChannelSums:
     """The sums over a, the output that is wanted, and b, the one there is."""
     sums = ChannelSums(1, station.layer.outputs)
-    for call, wanted in station.pairs:
+    for call, wanted, _ in station.pairs:
         with torch.no_grad():
             given = call.channels(call.compute())
         a = call.channels(wanted)

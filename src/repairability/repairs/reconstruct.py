@@ -7,14 +7,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from repairability.algebra.moments import InputMoments
 from repairability.errors import InputError
 from repairability.network.candidates import refittable_layers
 from repairability.network.layers import Layers
 from repairability.repairs.repair import Fit, Repair, RepairContext
-from repairability.repairs.walk import IMAGES, Station, walk
+from repairability.repairs.station import Station
+from repairability.repairs.walk import IMAGES, walk
 
 RIDGE = 1e-3
+
+BUDGET = 64.0
+"""Columns for each input of a filter, where not all are taken."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +30,33 @@ class Reconstruction(Repair):
     X and y are centred where the layer has a bias or a BatchNorm of its own behind it, which then takes the mean. With
     `choose` the masks are chosen on the way, on the inputs that the repaired network delivers. `everything` also refits
     the layers that lost no weight (the classifier among them) to the inputs they now get.
+
+    `budget`: so many input columns for each input of a filter, at positions drawn by `seed`, instead of every position
+    of every image (a few positions of a large map will do). `rounds`: where an activation with flat ends stands behind
+    (a ReLU), an output need not be met where the dense one lies beyond its end; the targets are moved accordingly and
+    the weights fitted again, so many times (`algebra.targets`).
     """
 
     chooses_masks = True
     ridge: float = RIDGE
     images: int = IMAGES
     everything: bool = False
+    budget: float | None = None
+    rounds: int = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.ridge < 0 or self.images < 1:
             raise InputError(f"ridge must not be negative and images at least 1, not {self.ridge} and {self.images}")
+        if self.rounds < 0 or not (self.budget is None or self.budget > 0):
+            raise InputError(f"rounds must not be negative and budget positive, not {self.rounds} and {self.budget}")
+        if self.rounds and self.budget is None:
+            raise InputError("rounds move the targets of columns that are drawn: give a budget too")
 
     @property
     def fit(self) -> Fit:
-        return Fit(self.ridge, self.images)
+        return Fit(self.ridge, self.images, self.budget, self.seed)
 
     def notes(self, model: nn.Module, lost: Layers) -> tuple[str, ...]:
         more = len(_with_others(lost, refittable_layers(model))) - len(lost) if self.everything else 0
@@ -52,13 +67,22 @@ class Reconstruction(Repair):
         model, lost, choose = context.model, context.layers, context.choose
         chosen = _with_others(lost, refittable_layers(model)) if self.everything else lost
         for station in walk(context.dense, model, chosen, context.calibration, images=self.images, needed=lost.names):
-            moments = station.moments()
+            targets = None if self.budget is None else station.targets(self.budget, self.seed)
+            moments = station.moments() if targets is None else station.checked(targets.moments())
             problem = station.problem(moments)
             if choose is None or station.layer.name not in lost.names:
                 support = (station.layer.filters() != 0).cpu()
             else:
                 support = choose(station.layer.name, problem)
-            _write_(station, problem.refitted(support, self.ridge), moments)
+            fitted = problem.refitted(support, self.ridge)
+            if targets is not None and (targets.low is not None or targets.high is not None):
+                for _ in range(self.rounds):
+                    moments = targets.moved(targets.given(fitted, moments.shift(fitted, station.shifts))).of_outputs(
+                        moments
+                    )
+                    problem = station.problem(moments)
+                    fitted = problem.refitted(support, self.ridge, start=fitted)
+            _write_(station, fitted, moments.shift(fitted, station.shifts))
 
 
 def _with_others(lost: Layers, others: Layers) -> Layers:
@@ -72,15 +96,13 @@ def _with_others(lost: Layers, others: Layers) -> Layers:
     return Layers([*lost, *more], lost.total + sum(layer.total for layer in more))
 
 
-def _write_(station: Station, fitted: Tensor, moments: InputMoments) -> None:
-    """The weights, and the mean into the bias, or the BatchNorm's running mean: y + h - mean = y - (mean - h)."""
-    mean = (fitted @ moments.mean_x[..., None]).squeeze(-1)  # [G, R]
-    shift = (moments.mean_y - mean).flatten()
+def _write_(station: Station, fitted: Tensor, shift: Tensor) -> None:
+    """The weights, and the shift into the bias, or the BatchNorm's running mean: y + h - mean = y - (mean - h)."""
     station.layer.write_(fitted)
     with torch.no_grad():
         bias = station.bias_place
         if bias is not None:
-            bias.copy_(shift.to(bias.device, bias.dtype))
+            bias.copy_(shift.flatten().to(bias.device, bias.dtype))
         elif station.norm is not None:
             running: Tensor = station.norm.running_mean  # type: ignore[assignment]
-            running.sub_(shift.to(running.device, running.dtype))
+            running.sub_(shift.flatten().to(running.device, running.dtype))

@@ -41,10 +41,14 @@ class RepairContext:
 
 @dataclass(frozen=True)
 class Fit:
-    """A repair that begins by refitting weights: how strongly they are held, and on how many images."""
+    """A repair that begins by refitting weights: how strongly they are held, on how many images, and on how many
+    columns for each input of a filter, drawn by a seed (none: on every position).
+    """
 
     ridge: float
     images: int
+    budget: float | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True)

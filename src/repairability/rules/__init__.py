@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from repairability.allocation import Allocation, check_sparsity
+from repairability.curves import OUTPUT
 from repairability.naming import name_of, named
 from repairability.network.discover import prunable_layers
 from repairability.network.layers import Layers
@@ -17,7 +18,7 @@ from repairability.rules.erk import erk
 from repairability.rules.forced import Forced, forced
 from repairability.rules.lamp import lamp
 from repairability.rules.magnitude import magnitude
-from repairability.rules.measured import raw, residual, rr
+from repairability.rules.measured import output, raw, residual, rr
 from repairability.rules.rule import Rule, ready
 from repairability.rules.uniform import uniform
 
@@ -29,6 +30,7 @@ RULES: dict[str, Rule] = {
     "raw": Rule(raw, "raw", curves=True),
     "residual": Rule(residual, "residual", curves=True),
     "rr": Rule(rr, "rr", curves=True),
+    "output": Rule(output, "output", curves=True, measure=OUTPUT),
     "forced": Forced(forced, "forced"),
 }
 
@@ -46,7 +48,7 @@ def get_rule(rule: RuleLike) -> Rule:
     if isinstance(rule, Allocation):
         return ready(rule)
     if isinstance(rule, functools.partial) and isinstance(rule.func, Rule):
-        return Rule(rule, rule.func.name, rule.func.works_on_curves(rule.keywords))
+        return Rule(rule, rule.func.name, rule.func.works_on_curves(rule.keywords), measure=rule.func.measure)
     return Rule(rule, name_of(rule)) if callable(rule) else named("rule", rule, RULES)
 
 
@@ -56,8 +58,8 @@ def allocate(
     """Distribute `sparsity` (over the prunable weights) among the layers of `model`; nothing is changed.
 
     `model` is a network, or what `prunable_layers` made of one when the choice of layers matters. The rules "raw",
-    "residual" and "rr" need `curves`, the result of `diagnose` (or one `Curves`). `options` are the rule's own:
-    `cap`, `floor` (erk), `over` (global), `solver` (raw, residual, rr), `pinned`, `rest` (forced).
+    "residual", "rr" and "output" need `curves`, the result of `diagnose` (or one `Curves`). `options` are the rule's
+    own: `cap`, `floor` (erk), `over` (global), `solver` (raw, residual, rr, output), `pinned`, `rest` (forced).
     """
     target = check_sparsity(sparsity)
     layers = model if isinstance(model, Layers) else prunable_layers(model)

@@ -58,6 +58,9 @@ class Forced(Rule):
     def works_on_curves(self, options: Mapping[str, Any]) -> bool:
         return self._rest(options).works_on_curves(options)
 
+    def measures(self, options: Mapping[str, Any]) -> tuple[str, ...]:
+        return self._rest(options).measures(options)
+
     def takes(self, options: Mapping[str, Any]) -> tuple[str, ...] | None:
         theirs = self._rest(options).takes(options)
         return None if theirs is None else ("pinned", "rest", *theirs)

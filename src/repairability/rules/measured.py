@@ -1,4 +1,4 @@
-"""raw, residual and rr: a solver on measured curves."""
+"""raw, residual, rr and output: a solver on measured curves."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def residual(layers: Layers, sparsity: float, curves: Any = None, *, solver: str
 def rr(layers: Layers, sparsity: float, curves: Any = None, *, solver: str | Solver = "greedy") -> Allocation:
     """Least total fraction of the damage that remains after repair: relative repairability."""
     return _measured("rr", layers, sparsity, curves, solver)
+
+
+def output(layers: Layers, sparsity: float, curves: Any = None, *, solver: str | Solver = "exact") -> Allocation:
+    """Least total damage at the network's output after repair."""
+    return _measured("output", layers, sparsity, curves, solver)
 
 
 def _measured(measure: str, layers: Layers, sparsity: float, curves: Any, solver: str | Solver) -> Allocation:

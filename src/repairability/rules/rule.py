@@ -18,6 +18,7 @@ class Rule:
 
     curves: True for a rule that works on measured curves, so that a run makes a diagnosis for it; False for one that
     does without; None for a bare function, which is handed the curves that are given and has none measured.
+    measure: one that a diagnosis does not make unless it is asked to.
     prunable: the options under which its budget is over the prunable weights, where that is not what it does anyway.
     """
 
@@ -25,6 +26,7 @@ class Rule:
     name: str
     curves: bool | None = None
     prunable: Mapping[str, Any] = field(default_factory=dict)
+    measure: str | None = None
 
     def __call__(self, layers: Layers, sparsity: float, curves: Any = None, **options: Any) -> Allocation:
         self.check(options)
@@ -41,6 +43,10 @@ class Rule:
     def works_on_curves(self, options: Mapping[str, Any]) -> bool:
         """Whether, with these options, the rule needs measured curves."""
         return bool(self.curves)
+
+    def measures(self, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """What a diagnosis must measure for it beyond the usual."""
+        return () if self.measure is None else (self.measure,)
 
     def takes(self, options: Mapping[str, Any]) -> tuple[str, ...] | None:
         """The options it names in its signature, beside these; None where it takes any."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from repairability.algebra.moments import LeastSquares
 from repairability.naming import name_of, named
 from repairability.scores.activation import Activation
+from repairability.scores.alternating import Alternating
 from repairability.scores.magnitude import Magnitude
 from repairability.scores.score import CustomScore, Score
 from repairability.scores.second_order import SecondOrder
@@ -18,6 +19,7 @@ SCORES: dict[str, Score] = {
     "magnitude": Magnitude(),
     "activation": Activation(),
     "second_order": SecondOrder(),
+    "alternating": Alternating(),
 }
 
 ScoreLike = str | Score | Callable[[LeastSquares, int], Tensor]
@@ -33,4 +35,4 @@ def get_score(score: ScoreLike) -> Score:
     return replace(named("score", score, SCORES), name=score)
 
 
-__all__ = ["SCORES", "Activation", "Magnitude", "Score", "ScoreLike", "SecondOrder", "get_score"]
+__all__ = ["SCORES", "Activation", "Alternating", "Magnitude", "Score", "ScoreLike", "SecondOrder", "get_score"]

@@ -1,0 +1,155 @@
+"""Damage where it counts: what the network puts out while one of its layers is pruned and mended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from repairability._torch import copy_of, evaluating
+from repairability.algebra.sums import EPS
+from repairability.calibration import CalibrationSet
+from repairability.comparison import Comparison, Distance
+from repairability.curves import FloatArray
+from repairability.network.batches import Batch, sample_count, to_model
+from repairability.network.calls import Call
+from repairability.network.layers import Layers
+from repairability.network.outputs import Output, picked
+from repairability.network.watching import Watching
+
+BATCH = 8
+"""Samples that try one layer at one level together."""
+
+PASSES = 2
+"""All trials together cost so many passes of the samples that the diagnosis has."""
+
+MOST_LEVELS, FEWEST = 7, 2
+"""So many levels of each layer are tried; its residual curve tells the others."""
+
+SEED = 0
+"""Of the deal of batches to layers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mended:
+    """A layer pruned to one level and mended: other filters [G, R, K], and what is added to each output [C]."""
+
+    filters: Tensor
+    offset: Tensor
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One batch that ran with one layer at one level, and how far it came out from the dense network."""
+
+    batch: int
+    layer: str
+    level: int
+    distance: float
+
+
+class OutputProbe:
+    """Runs held-out samples through the network with one layer replaced, and compares the outputs with the dense ones.
+
+    A trial is one small batch. A layer gets its share of PASSES passes, spread over some of its levels; the batches are
+    dealt anew for each. So the cost does not grow with the layers or the levels.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        calibration: CalibrationSet,
+        layers: Layers,
+        samples: tuple[int, int],
+        *,
+        output: Output = None,
+        distance: Distance = None,
+    ) -> None:
+        """`distance`: the relative squared error unless said otherwise, also of logits: the KL of few samples hangs on
+        the one that the network finds hardest.
+        """
+        self.calibration, self.picks = calibration, output
+        self.copy = copy_of(model)  # whose weights are replaced and put back
+        self.layers = layers.on(self.copy)
+        self.places = {name: i for i, name in enumerate(layers.names)}
+        self.batches: list[Batch] = list(calibration.held[samples[0] : samples[1]].split(BATCH))
+        trials = max(FEWEST, PASSES * samples[1] // (BATCH * len(layers)))  # of one layer
+        self.levels = min(MOST_LEVELS, trials)
+        self.each = trials // self.levels
+        draw = np.random.default_rng(SEED)
+        self.deals = [draw.permutation(len(self.batches)) for _ in range(self.levels)]
+        self.comparison = Comparison(distance or "error")
+        self.trials: list[Trial] = []
+        with evaluating(self.copy) as network:
+            self.dense = [self._output(network, batch) for batch in self.batches]
+
+    def _output(self, network: nn.Module, batch: Batch) -> Tensor:
+        return picked(self.calibration.run(network, to_model(batch, network)), self.picks)
+
+    def tried(self, levels: int) -> list[int]:
+        """Which of a layer's levels are tried: spread evenly over the upper three quarters, where there is damage."""
+        low, count = levels // 4, min(self.levels, levels - levels // 4)
+        return [low + round((i + 0.5) * (levels - low) / count - 0.5) for i in range(count)]
+
+    def try_layer(self, name: str, levels: Mapping[int, Mended]) -> None:
+        """Run this layer's trials: `levels` by their number."""
+        layer = self.layers[name]
+        dense = layer.weight.detach().clone()
+        first = self.places[name] * self.each
+        try:
+            with evaluating(self.copy) as network:
+                own = self.layers.subset([name]).on(network)
+                for deal, (level, mended) in zip(self.deals, levels.items(), strict=False):
+                    layer.write_(mended.filters)
+                    for j in range(first, first + self.each):
+                        number = int(deal[j % len(deal)])
+                        distance = self._distance(network, own, number, mended.offset)
+                        self.trials.append(Trial(number, name, level, distance))
+        finally:
+            with torch.no_grad():
+                layer.weight.copy_(dense)
+
+    def _distance(self, network: nn.Module, own: Layers, number: int, offset: Tensor) -> float:
+        batch = self.batches[number]
+
+        def handle(call: Call) -> Tensor:
+            output = call.compute()
+            return output + call.along(offset.to(output.device, output.dtype))
+
+        with Watching(network, own, handle, samples=sample_count(batch)):
+            output = self._output(network, batch)
+        return float(self.comparison(self.dense[number], output).mean())
+
+    def curves(self, residual: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+        """The damage at the output of every layer and level, smoothed along the layer's own `residual` curve:
+
+            log distance = a_layer + b log residual_layer(level) + c_batch,
+
+        by least squares over all trials, with one b >= 0.5 for all layers; then exp(a + b log residual + mean c). What
+        a batch finds hard is its own affair (c); a layer's few trials then tell its one number, a.
+        """
+        return _smoothed(self.trials, residual, len(self.batches))
+
+
+def _smoothed(trials: Sequence[Trial], residual: Mapping[str, FloatArray], batches: int) -> dict[str, FloatArray]:
+    names = list(residual)
+    logs = {name: np.log(np.maximum(residual[name], EPS)) for name in names}
+    rows = len(trials)
+    matrix, right = np.zeros((rows, len(names) + 1 + batches)), np.empty(rows)
+    floor = max(1e-9, 1e-6 * max((trial.distance for trial in trials), default=1.0))
+    for i, trial in enumerate(trials):
+        matrix[i, names.index(trial.layer)] = 1.0
+        matrix[i, len(names)] = logs[trial.layer][trial.level]
+        matrix[i, len(names) + 1 + trial.batch] = 1.0
+        right[i] = np.log(max(trial.distance, floor))
+    # the batches' own terms are drawn to zero mean; a weak pull keeps a layer or batch without trials finite
+    pull = np.diag(np.concatenate([np.full(len(names) + 1, 1e-6), np.full(batches, 0.1)]))
+    solution = np.linalg.solve(matrix.T @ matrix + pull, matrix.T @ right)
+    slope = max(0.5, float(solution[len(names)]))
+    return {
+        name: np.where(residual[name] > 0, np.exp(solution[i] + slope * logs[name]), 0.0)
+        for i, name in enumerate(names)
+    }

@@ -1,0 +1,171 @@
+"""Station: a layer on its way through a network under repair, what it is given and what it should give."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from repairability.algebra.moments import InputMoments, LeastSquares
+from repairability.algebra.targets import Targets
+from repairability.errors import InputError
+from repairability.network.calls import Call
+from repairability.network.flat import Flat
+from repairability.network.layers import Layer
+
+_COLUMNS = 2**24
+"""Input columns are laid out for so many values at a time: 64 MB in float32."""
+
+_DRAWN = 2**27
+"""At most so many values of input columns are drawn and held: 512 MB in float32."""
+
+FLAT_NORM = 1e-3
+"""A BatchNorm channel with a smaller weight passes nothing on."""
+
+
+class Pair(NamedTuple):
+    """A product of a layer, the output that is wanted of it, and what its branch is added to, where it is."""
+
+    call: Call
+    wanted: Tensor
+    other: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Station:
+    """A layer of the network under repair: its products with the output that is wanted of each, the same layer of the
+    dense network, the BatchNorm that takes this layer's output and no other's, and the activation with flat ends behind
+    both and behind the sum with another branch.
+    """
+
+    layer: Layer
+    dense: Layer
+    norm: nn.Module | None
+    pairs: Sequence[Pair]
+    flat: Flat | None = None
+
+    @property
+    def bias_place(self) -> Tensor | None:
+        """The layer's bias, where one can be written."""
+        return self.pairs[0].call.bias_place
+
+    @property
+    def shifts(self) -> bool:
+        """Whether a shift of an output has a place: the layer's bias, or the running mean of its own BatchNorm."""
+        return self.norm is not None or self.bias_place is not None
+
+    def problem(self, moments: InputMoments) -> LeastSquares:
+        """The layer's least squares: dense weights, and a step of an output worth |weight| / sqrt(running_var + eps) of
+        the BatchNorm behind it.
+        """
+        unit = torch.ones(self.layer.outputs, dtype=torch.float64)
+        if self.norm is not None:
+            unit = norm_scale(self.norm).abs().double().cpu()
+        weights = self.dense.filters().double().cpu()
+        return LeastSquares.of(moments, weights, unit.view(self.layer.groups, -1), centred=self.shifts)
+
+    def moments(self) -> InputMoments:
+        groups, channels = self.layer.groups, self.layer.outputs
+        filter_size = self.layer.total // channels
+        moments = InputMoments(groups, filter_size, channels // groups)
+        for call, y, _ in self.pairs:
+            geometry = call.geometry
+            images, wanted = _wide(call.inputs()), _wide(call.channels(y))  # [N, C_in, ...], [N, C, P]
+            values = groups * filter_size * wanted.shape[2]  # of one image's columns
+            last = 1
+            if geometry.slides:  # the last axis need not be unfolded
+                last, values = geometry.out_size(images.shape[2:])[-1], values // geometry.kernel[-1]
+            step = max(1, _COLUMNS // max(1, values))
+            for part, target in zip(images.split(step), wanted.split(step), strict=True):  # type: ignore[no-untyped-call]
+                rows = target.unflatten(2, (-1, last)).permute(1, 3, 2, 0)  # [C, last, others, N]
+                rows = rows.reshape(groups, channels // groups, last, -1)
+                if geometry.slides:
+                    columns = geometry.unfold_but_last(part)  # [C_in * other taps, last, others * N]
+                    moments.update_sliding(columns.view(groups, -1, *columns.shape[1:]), rows)
+                else:
+                    columns = geometry.unfold(part, geometry.every_tap())  # [C_in * taps, P * N]
+                    moments.update(columns.view(groups, filter_size, -1), rows.flatten(2))
+        return self.checked(moments)
+
+    def checked(self, moments: InputMoments) -> InputMoments:
+        if not moments.finite:
+            raise InputError(
+                f"layer {self.layer.name!r} is given or gives nan, inf or numbers too large to square, on the "
+                "calibration images: nothing can be fitted to them"
+            )
+        return moments
+
+    def targets(self, budget: float, seed: int) -> Targets:
+        """Input columns and the outputs wanted for them at some positions of every image, drawn by the seed: `budget`
+        columns for each input of a filter (or as many as there are, or fit). Images of one batch share their positions.
+        """
+        groups, channels = self.layer.groups, self.layer.outputs
+        filter_size = self.layer.total // channels
+        most = min(budget * filter_size, _DRAWN // (groups * filter_size))
+        images = sum(len(pair.call.channels(pair.wanted)) for pair in self.pairs)
+        draw = torch.Generator().manual_seed(seed + zlib.crc32(self.layer.name.encode()))
+        columns, outputs, lows, highs = [], [], [], []
+        for call, wanted, other in self.pairs:
+            y = _wide(call.channels(wanted))  # [N, C, P]
+            count = min(y.shape[2], max(1, round(most / images)))
+            places = torch.randperm(y.shape[2], generator=draw)[:count].sort().values.to(y.device)
+            columns.append(call.geometry.columns_at(_wide(call.inputs()), places))
+            outputs.append(_at(y, places))
+            if self.flat is not None and (not self.flat.summed or other is not None):
+                beside = None if other is None else _at(_wide(call.channels(other)), places)
+                low, high = self._ends(self.flat, beside)
+                lows.append(low)
+                highs.append(high)
+
+        def grouped(parts: list[Tensor]) -> Tensor:
+            whole = parts[0] if parts[0].shape[-1] == 1 else torch.cat(parts, -1)
+            return whole.view(groups, -1, whole.shape[-1])
+
+        ends = (grouped(lows), grouped(highs)) if len(lows) == len(self.pairs) else (None, None)
+        return Targets(grouped(columns), grouped(outputs), *ends)
+
+    def _ends(self, flat: Flat, other: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The outputs below and above which nothing is felt [C, M] or [C, 1]: a norm scales by s and shifts by t, then
+        the other branch is added: low <= s y + t + other <= high.
+        """
+        channels = self.layer.outputs
+        if self.norm is None:
+            scale = torch.ones(channels, device=self.layer.weight.device)
+            shift = torch.zeros_like(scale)
+        else:
+            scale = norm_scale(self.norm)
+            mean: Tensor = self.norm.running_mean  # type: ignore[assignment]
+            bias: Tensor | None = self.norm.bias  # type: ignore[assignment]
+            shift = -scale * mean if bias is None else bias.detach() - scale * mean
+        scale, before = scale[:, None], shift[:, None] if other is None else shift[:, None] + other
+        dead = scale.abs() < torch.finfo(scale.dtype).tiny
+        safe = torch.where(dead, torch.ones_like(scale), scale)
+        ends = [(end - before) / safe for end in (flat.low, flat.high)]
+        infinite = torch.full_like(ends[0], torch.inf)
+        low, high = (torch.where(scale > 0, a, b) for a, b in (ends, ends[::-1]))
+        return torch.where(dead, -infinite, low), torch.where(dead, infinite, high)
+
+
+def _at(values: Tensor, places: Tensor) -> Tensor:
+    """[N, C, P] -> [C, places * N], the sample fastest, as the columns."""
+    return values[:, :, places].permute(1, 2, 0).reshape(values.shape[1], -1)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Half precision as float32, in which sums of squares neither overflow nor lose their last bits."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def norm_weight(norm: nn.Module) -> Tensor:
+    var: Tensor = norm.running_var  # type: ignore[assignment]
+    weight: Tensor | None = norm.weight  # type: ignore[assignment]
+    return torch.ones_like(var) if weight is None else weight.detach()
+
+
+def norm_scale(norm: nn.Module) -> Tensor:
+    var: Tensor = norm.running_var  # type: ignore[assignment]
+    return norm_weight(norm) / (var + norm.eps).sqrt()  # type: ignore[operator]
