@@ -32,7 +32,7 @@ TRIED_RULES = ("erk", "lamp", "global", "rr", "residual")
 
 BEST = distinct(
     RECIPES["strong"],
-    RECIPES["strong"].with_parts(rule="global"),
+    RECIPES["strong"].with_parts(rule="global", options={"over": "prunable"}),
     RECIPES["strong"].with_parts(rule="erk", options={"floor": 0.0}),
     RECIPES["strong"].with_parts(rule="lamp"),
     RECIPES["strong"].with_parts(rule="residual", options={"solver": "exact"}),
