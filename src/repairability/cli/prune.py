@@ -19,8 +19,8 @@ DEFAULT, SECONDS = "strong", 600.0
 """What `rp.prune` and `rp.prune_best` do by themselves; a test compares them. Unsaid, they do not contradict --best."""
 
 RECIPES = {
-    "strong": "the best network that is known without labels; refits its layers: seconds for a small one, minutes else",
-    "fast": "the best without a refit, in seconds",
+    "strong": "the best network that is known without labels; refits its layers, seconds for a small one, else minutes",
+    "fast": "neither refit nor diagnosis, in seconds",
     "paper": "rr on a diagnosis, then cr+bn, in seconds",
 }
 """Each recipe in a line; the doctor knows better, for a given network."""

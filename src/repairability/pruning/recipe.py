@@ -67,8 +67,8 @@ RECIPES: dict[str, Recipe] = {
     "fast": Recipe("lamp", "magnitude", "cr+bn", name="fast"),
     "paper": Recipe("rr", "magnitude", "cr+bn", name="paper"),
 }
-"""strong: the best network that is known without labels. fast: the best that needs no least squares, in seconds. paper:
-what *Relative Repairability* does.
+"""strong: the best network that is known without labels; what `prune` does when nobody says how. fast: neither least
+squares nor a diagnosis, in seconds. paper: what *Relative Repairability* does.
 """
 
 RecipeLike = str | Recipe
