@@ -16,7 +16,6 @@ from timing import machine
 
 from repairability import create_model, evaluate, load_data, prune, prune_best
 from repairability.calibration import HELD_OUT
-from repairability.pruning import PruneConfig
 from repairability.pruning.choose import BEST
 from repairability.tables import Table
 
@@ -32,15 +31,12 @@ def main(shared: Path, folder: Path, sparsities: list[float], seed: int) -> Tabl
         start = time.perf_counter()
         chosen = prune_best(model, images, sparsity=s)
         spent = time.perf_counter() - start
-        kept = {(x.rule, x.score, x.repair): x for x in chosen.trials}
         ours = evaluate(chosen.model, data.test.batches()).top1
         accuracies = []
-        for recipe in BEST:
-            names = (str(recipe.rule), str(recipe.score), str(recipe.repair))
-            (rule, score, repair), config = names, PruneConfig(options=recipe.options)
-            alone = prune(model, images[:-HELD_OUT], sparsity=s, rule=rule, score=score, repair=repair, config=config)
+        for recipe, trial in zip(BEST, chosen.trials, strict=True):
+            names, kl = (trial.rule, trial.score, trial.repair), trial.kl
+            alone = prune(model, images[:-HELD_OUT], sparsity=s, recipe=recipe)
             accuracies.append(evaluate(alone.model, data.test.batches()).top1)
-            kl = kept[names].kl
             rows.append((f"{100 * s:g} %", *names, f"{kl:.4f}" if kl else "", f"{100 * accuracies[-1]:.2f}", "", ""))
         regret = max(accuracies) - ours
         rows.append((f"{100 * s:g} %", "best", "", "", "", f"{100 * ours:.2f}", f"{100 * regret:.2f}", f"{spent:.0f}"))

@@ -73,7 +73,8 @@ def study(name: str, shared: Path, folder: Path, detectors: list[str]) -> list[t
         transitions.append(find_transition(model, images, method="agreement", sparsities=SWEEP))
         print(transitions[-1], f"\n{name} seed {seed}: {time.perf_counter() - start:.0f} s\n", flush=True)
     best: dict[float, float] = {}
-    for result in prune_many(model, data.unlabeled(2688, 0), sparsities=SWEEP, rules=COMPARED, config=CONFIG):
+    images = data.unlabeled(2688, 0)
+    for result in prune_many(model, images, sparsities=SWEEP, recipe="paper", rules=COMPARED, config=CONFIG):
         target = float(result.allocation.target or 0)
         best[target] = max(best.get(target, 0.0), evaluate(result.model, test).top1)
     half = halfway(best, dense, 1 / about["classes"])

@@ -214,7 +214,7 @@ def test_a_norm_that_others_use_too_is_left_alone() -> None:
 def test_chains_and_the_whole_way() -> None:
     dense = network(torch.float32)
     for repair in ("affine+bn-short", "cr+affine", "affine-moments+bn-short"):
-        result = prune(dense, calibration(), sparsity=0.7, rule="rr", repair=repair)
+        result = prune(dense, calibration(), sparsity=0.7, rule="rr", score="magnitude", repair=repair)
         assert result.repair == repair
     pruned = pruned_copy(dense)
     errors = [

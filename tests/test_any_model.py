@@ -97,7 +97,7 @@ def test_ids_in_bfloat16_stay_what_they_are() -> None:
 
     ids = torch.tensor([[257, 1001, 30001]]).repeat(16, 1)
     model = built(lambda: Seen(tied=False, words=30002)).bfloat16()
-    result = rp.prune(model, {"input_ids": ids}, sparsity=0.5, config=FEW)
+    result = rp.prune(model, {"input_ids": ids}, sparsity=0.5, recipe="paper", config=FEW)
     assert Seen.ids
     assert all(torch.equal(x.unique(), ids.unique()) and x.dtype == torch.int64 for x in Seen.ids)
     assert result.model.up.weight.dtype == torch.bfloat16
@@ -140,8 +140,8 @@ def test_a_second_input_is_not_dropped_and_labels_are() -> None:
     model = built(Two)
     x, y, labels = torch.randn(32, 5), torch.randn(32, 7), torch.randint(0, 3, (32,))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y, labels), batch_size=8)
-    first = rp.prune(model, loader, sparsity=0.5, config=FEW)
-    second = rp.prune(model, (x, y), sparsity=0.5, config=FEW)
+    first = rp.prune(model, loader, sparsity=0.5, recipe="paper", config=FEW)
+    second = rp.prune(model, (x, y), sparsity=0.5, recipe="paper", config=FEW)
     assert first.fingerprint == second.fingerprint
     assert all(torch.equal(a, b) for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True))
     assert rp.agreement(model, first.model, loader).distance == "kl"
@@ -162,7 +162,7 @@ def test_a_list_of_images_is_many_images() -> None:
     loader = [images[i : i + 5] for i in range(0, 20, 5)]
     calibration = rp.CalibrationSet.read(loader, count=16)
     assert len(calibration) == 20
-    result = rp.prune(built(Detector), calibration, sparsity=0.5, rule="erk", repair="cr")
+    result = rp.prune(built(Detector), calibration, sparsity=0.5, rule="erk", score="magnitude", repair="cr")
     assert int((result.model.body.weight == 0).sum()) == result.allocation.pruned_total
 
 
@@ -173,8 +173,8 @@ def test_a_forward_of_ones_own() -> None:
     def forward(network: nn.Module, batch: dict[str, Tensor]) -> Any:
         return network(batch["left"], batch["right"])[0]
 
-    result = rp.prune(model, batch, sparsity=0.5, forward=forward, config=FEW)
-    plain = rp.prune(model, (batch["left"], batch["right"]), sparsity=0.5, config=FEW)
+    result = rp.prune(model, batch, sparsity=0.5, recipe="paper", forward=forward, config=FEW)
+    plain = rp.prune(model, (batch["left"], batch["right"]), sparsity=0.5, recipe="paper", config=FEW)
     assert torch.equal(result.model.middle.weight, plain.model.middle.weight)
     assert rp.agreement(model, result.model, [batch], forward=forward).n == 16
     assert rp.diagnose(model, rp.CalibrationSet.read(batch, count=16, forward=forward)).images == 16
@@ -197,14 +197,14 @@ def test_wrapped_networks_are_pruned_as_what_they_wrap(wrap: Any, recipe: dict[s
 def test_what_is_no_network_is_refused_in_a_sentence() -> None:
     scripted = torch.jit.trace(small_net().eval(), IMAGES[:1])
     with pytest.raises(rp.InputError, match="TorchScript"):
-        rp.prune(scripted, IMAGES, sparsity=0.5, config=FEW)
+        rp.prune(scripted, IMAGES, sparsity=0.5, recipe="paper", config=FEW)
     exported = torch.export.export(small_net().eval(), (IMAGES[:1],))
     with pytest.raises(rp.InputError, match="exported program"):
-        rp.prune(exported, IMAGES, sparsity=0.5, config=FEW)
+        rp.prune(exported, IMAGES, sparsity=0.5, recipe="paper", config=FEW)
     with torch.device("meta"):
         meta = small_net()
     with pytest.raises(rp.InputError, match="meta device"):
-        rp.prune(meta, IMAGES, sparsity=0.5, config=FEW)
+        rp.prune(meta, IMAGES, sparsity=0.5, recipe="paper", config=FEW)
     with pytest.raises(rp.InputError, match="not an ordinary parameter|nothing is left to prune"):
         rp.prunable_layers(nn.Sequential(nn.Linear(4, 4, dtype=torch.complex64), nn.Linear(4, 4)), types=("linear",))
 
@@ -214,7 +214,7 @@ def test_masks_of_torch_are_taken_over() -> None:
     masks.l1_unstructured(model[2], "weight", 0.5)
     before = complete_state(model)
     with pytest.warns(UserWarning, match="masks of torch.nn.utils.prune on 2 are taken over"):
-        result = rp.prune(model, IMAGES, sparsity=0.8, rule="uniform", config=FEW)
+        result = rp.prune(model, IMAGES, sparsity=0.8, recipe="paper", rule="uniform", config=FEW)
     assert same(complete_state(model), before)
     assert isinstance(result.model[2].weight, nn.Parameter)
     assert not bool(result.model[2].weight[model[2].weight == 0].any())
@@ -308,7 +308,7 @@ def test_any_exception_of_a_forward_names_model_and_batch() -> None:
     with pytest.raises(
         rp.InputError, match=r"Failing does not take a batch of shape \(16, 3, 8, 8\).*KeyError: 'pixels'"
     ):
-        rp.prune(Failing(), IMAGES, sparsity=0.5, config=FEW)
+        rp.prune(Failing(), IMAGES, sparsity=0.5, recipe="paper", config=FEW)
 
 
 class Routed(nn.Module):
@@ -330,7 +330,7 @@ class Routed(nn.Module):
         return self.head(out)
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, {"rule": "residual", "repair": "reconstruct"}])
+@pytest.mark.parametrize("recipe", [*RECIPES, {"rule": "residual", "score": "magnitude", "repair": "reconstruct"}])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_mixture_whose_routing_moves_does_not_crash(recipe: dict[str, Any], seed: int) -> None:
     model = built(Routed, seed)
@@ -355,7 +355,10 @@ class Auxiliary(nn.Module):
         return (out, self.aside_head(self.aside(x).mean((2, 3)))) if self.training else out
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, {"rule": "uniform", "repair": "none"}, {"rule": "global"}])
+@pytest.mark.parametrize(
+    "recipe",
+    [*RECIPES, {"recipe": "paper", "rule": "uniform", "repair": "none"}, {"recipe": "paper", "rule": "global"}],
+)
 def test_heads_that_are_not_reached_are_left_out_by_all_alike(recipe: dict[str, Any]) -> None:
     model = built(Auxiliary)
     with pytest.warns(UserWarning, match="'aside' of Auxiliary is not pruned: the model never reaches it"):
@@ -380,7 +383,7 @@ def test_a_weight_that_is_standardised_first_is_left_out_by_name() -> None:
 
 def test_what_a_repair_does_is_stated() -> None:
     plain = built(small_net)
-    result = rp.prune(plain, IMAGES, sparsity=0.5, config=FEW)
+    result = rp.prune(plain, IMAGES, sparsity=0.5, recipe="paper", config=FEW)
     assert result.notes[:2] == (
         "cr scales the filters of 2 layers",
         "bn does nothing here: no BatchNorm with running statistics",
@@ -391,7 +394,7 @@ def test_what_a_repair_does_is_stated() -> None:
         *list(built(small_net))[:2], nn.BatchNorm2d(8), nn.GroupNorm(2, 8), *list(built(small_net))[2:]
     )
     assert "recalibrates 1 BatchNorm layers (1 GroupNorm left as they are)" in str(
-        rp.prune(norms, IMAGES, sparsity=0.5, config=FEW)
+        rp.prune(norms, IMAGES, sparsity=0.5, recipe="paper", config=FEW)
     )
 
 
@@ -406,7 +409,7 @@ def test_coverage_is_said_and_a_small_one_warned_of() -> None:
     assert f"{100 * chosen.coverage:.2f} % of all" in str(chosen)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = rp.prune(wide, IMAGES, sparsity=0.5, rule="erk", config=FEW)
+        result = rp.prune(wide, IMAGES, sparsity=0.5, recipe="paper", rule="erk", config=FEW)
     assert f"{100 * chosen.coverage:.2f} % of all parameters might be pruned" in str(result)
 
 
@@ -470,7 +473,7 @@ class Versioned(nn.Module):
 
 
 def test_versioned_and_extra_state_survive_a_round_trip(tmp_path: Any) -> None:
-    result = rp.prune(built(Versioned), IMAGES, sparsity=0.5, config=FEW)
+    result = rp.prune(built(Versioned), IMAGES, sparsity=0.5, recipe="paper", config=FEW)
     result.save(tmp_path / "pruned.safetensors")
     again = rp.load(tmp_path / "pruned.safetensors", Versioned()).model
     assert again.loaded == {"steps": 7, "names": ["a"]}
@@ -478,7 +481,7 @@ def test_versioned_and_extra_state_survive_a_round_trip(tmp_path: Any) -> None:
 
 
 def test_state_that_no_file_holds_is_refused_by_name(tmp_path: Any) -> None:
-    result = rp.prune(built(lambda: Versioned(extra={1, 2})), IMAGES, sparsity=0.5, config=FEW)
+    result = rp.prune(built(lambda: Versioned(extra={1, 2})), IMAGES, sparsity=0.5, recipe="paper", config=FEW)
     with pytest.raises(rp.InputError, match="_extra_state is a set, which neither safetensors nor JSON holds"):
         result.save(tmp_path / "pruned.safetensors")
     assert not list(tmp_path.iterdir())
@@ -487,7 +490,7 @@ def test_state_that_no_file_holds_is_refused_by_name(tmp_path: Any) -> None:
 @pytest.mark.parametrize("wrap", [nn.DataParallel, lambda x: torch.compile(x, backend="eager")])
 def test_files_and_wrappers_go_together(wrap: Any, tmp_path: Any) -> None:
     plain = built(Residual)
-    result = rp.prune(wrap(copy.deepcopy(plain)), IMAGES, sparsity=0.5, config=FEW)
+    result = rp.prune(wrap(copy.deepcopy(plain)), IMAGES, sparsity=0.5, recipe="paper", config=FEW)
     result.save(tmp_path / "pruned.safetensors")
     for model in (plain, wrap(copy.deepcopy(plain))):
         again = rp.load(tmp_path / "pruned.safetensors", model).model
@@ -517,13 +520,13 @@ def test_a_network_is_found_in_definition_order_with_its_experts() -> None:
         zeros = [int((result.model.w[i] == 0).sum()) for i in range(3)]
         assert zeros == [result.allocation.pruned(f"w.{i}") for i in range(3)]
     plan = rp.allocate(layers, sparsity=0.5, rule="uniform")
-    given = rp.prune(model, x, rule=plan, config=FEW)
+    given = rp.prune(model, x, recipe="paper", rule=plan, config=FEW)
     assert int((given.model.w == 0).sum()) == sum(plan.pruned(f"w.{i}") for i in range(3))
 
 
 def test_a_lazy_layer_that_nobody_prunes_does_not_matter() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.LazyLinear(3))
-    result = rp.prune(model, IMAGES, sparsity=0.5, config=FEW)
+    result = rp.prune(model, IMAGES, sparsity=0.5, recipe="paper", config=FEW)
     assert set(result.allocation) == {"1"}
     assert isinstance(model[3].weight, nn.parameter.UninitializedParameter)
     assert rp.doctor(model, IMAGES[:4]).layers == 1
@@ -533,10 +536,10 @@ def test_a_lazy_layer_that_nobody_prunes_does_not_matter() -> None:
 
 def test_arrays_and_wrong_names() -> None:
     model = built(Residual)
-    arrays, tensors = (rp.prune(model, x, sparsity=0.5, config=FEW) for x in (IMAGES.numpy(), IMAGES))
+    arrays, tensors = (rp.prune(model, x, sparsity=0.5, recipe="paper", config=FEW) for x in (IMAGES.numpy(), IMAGES))
     assert arrays.fingerprint == tensors.fingerprint
     with pytest.raises(rp.InputError, match="Residual takes x; the batch has pixels"):
-        rp.prune(model, {"pixels": IMAGES}, sparsity=0.5, config=FEW)
+        rp.prune(model, {"pixels": IMAGES}, sparsity=0.5, recipe="paper", config=FEW)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -557,7 +560,7 @@ def small_norms() -> nn.Module:
 def test_synchronised_norms_are_recalibrated_as_any_other() -> None:
     plain = built(small_norms)
     synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(plain))
-    one, other = (rp.prune(model, IMAGES, sparsity=0.5, config=FEW) for model in (plain, synchronised))
+    one, other = (rp.prune(model, IMAGES, sparsity=0.5, recipe="paper", config=FEW) for model in (plain, synchronised))
     assert "bn recalibrates 2 BatchNorm layers" in other.notes
     for name, value in one.model.state_dict().items():
         assert torch.equal(value, other.model.state_dict()[name]), name
@@ -571,7 +574,7 @@ def test_distributed_data_parallel_is_unwrapped() -> None:
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
         wrapped = nn.parallel.DistributedDataParallel(copy.deepcopy(plain))
-        one, other = (rp.prune(model, IMAGES, sparsity=0.5, config=FEW) for model in (plain, wrapped))
+        one, other = (rp.prune(model, IMAGES, sparsity=0.5, recipe="paper", config=FEW) for model in (plain, wrapped))
     finally:
         distributed.destroy_process_group()
     assert dict(one.allocation) == dict(other.allocation)

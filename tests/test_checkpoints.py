@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from repairability import InputError, PruneResult, create_model, load, prune
+from repairability.checkpoints import _digest, save_checkpoint
 from repairability.pruning import PruneConfig
 
 IMAGES = torch.randn(60, 3, 9, 9, generator=torch.Generator().manual_seed(2))
@@ -19,7 +20,7 @@ IMAGES = torch.randn(60, 3, 9, 9, generator=torch.Generator().manual_seed(2))
 @pytest.fixture(scope="module")
 def result() -> PruneResult:
     model = create_model("networks:Residual")
-    return prune(model, IMAGES, sparsity=0.8, rule="erk", repair="cr", config=PruneConfig(count=40))
+    return prune(model, IMAGES, sparsity=0.8, rule="erk", score="magnitude", repair="cr", config=PruneConfig(count=40))
 
 
 @pytest.fixture
@@ -41,6 +42,26 @@ def test_round_trip_is_bit_exact(result: PruneResult, saved: Path) -> None:
     assert found.header["global_sparsity"] == result.global_sparsity
     assert "torch" in found.header["versions"]
     assert str(found) == str(result.allocation)
+
+
+def test_it_says_by_which_recipe(result: PruneResult, saved: Path) -> None:
+    found = load(saved, create_model("networks:Residual"))
+    assert found.recipe == result.recipe == "erk, magnitude, cr"  # of strong nothing is left
+    assert found.way() == {"recipe": found.recipe, "rule": "erk", "score": "magnitude", "repair": "cr"}
+
+
+def test_a_file_older_than_recipes_is_read(result: PruneResult, tmp_path: Path) -> None:
+    way = {"score": result.score, "repair": result.repair, "fingerprint": result.fingerprint}
+    save_checkpoint(tmp_path / "new.safetensors", result.model, result.allocation, **way, recipe="paper")
+    with safe_open(tmp_path / "new.safetensors", framework="pt") as file:
+        about = json.loads(file.metadata()["repairability"])
+    del about["header"]["recipe"]
+    tensors = load_file(tmp_path / "new.safetensors")
+    about["digest"] = _digest(about["header"], tensors)
+    save_file(tensors, tmp_path / "old.safetensors", {"repairability": json.dumps(about)})
+    found = load(tmp_path / "old.safetensors", create_model("networks:Residual"))
+    assert found.way() == {"recipe": "not said", "rule": "erk", "score": "magnitude", "repair": "cr"}
+    assert found.allocation == result.allocation
 
 
 def test_the_header_is_readable_by_anyone(saved: Path) -> None:
@@ -120,7 +141,9 @@ def test_a_full_disk_leaves_nothing(result: PruneResult, tmp_path: Path, monkeyp
 def test_shared_weights_survive(tmp_path: Path) -> None:
     model = create_model("networks:Shared")
     config = PruneConfig(count=8, only=("a", "b"))
-    found = prune(model, torch.randn(8, 3, 12, 12), sparsity=0.5, rule="uniform", repair="none", config=config)
+    found = prune(
+        model, torch.randn(8, 3, 12, 12), sparsity=0.5, rule="uniform", score="magnitude", repair="none", config=config
+    )
     assert int((found.model.get_parameter("b.weight") == 0).sum()) == 72
     found.save(tmp_path / "x.safetensors")
     back = load(tmp_path / "x.safetensors", model).model

@@ -57,11 +57,26 @@ def test_norms_calls_recipes_and_there_and_back() -> None:
     found = rp.doctor(Residual(), IMAGES)
     rows = {row.name: row for row in found.rows}
     assert rows["conv1"].norm == "bn1"
-    assert [recipe.repair for recipe in found.recipes] == ["cr+bn", "reconstruct-all"]
+    assert [row.recipe for row in found.recipes] == list(rp.RECIPES)
+    for row in found.recipes:
+        known = rp.RECIPES[row.recipe]
+        assert (row.rule, row.score, row.repair) == (known.rule, known.score, known.repair)
     assert all(recipe.seconds > 0 and recipe.megabytes > 0 for recipe in found.recipes)
-    assert any("bn recalibrates 5 BatchNorm layers" in does for does in found.recipes[0].does)
+    (paper,) = rp.doctor(Residual(), IMAGES, recipes=["paper"]).recipes
+    assert any("bn recalibrates 5 BatchNorm layers" in does for does in paper.does)
     assert rp.Checkup.from_json(found.to_json()) == found
     assert "estimates" in str(found)
+
+
+def test_a_recipe_of_ones_own_is_estimated_too() -> None:
+    """A rule on the curves of a refit solves the same least squares once more."""
+    plain = rp.Recipe("erk", "second_order", "reconstruct", name="mine")
+    measured = plain.with_parts(rule="residual")
+    once, twice = rp.doctor(Residual(), IMAGES, recipes=[plain, measured]).recipes
+    assert (once.recipe, twice.recipe) == ("mine", "mine with rule residual")
+    assert twice.seconds == pytest.approx(2 * once.seconds)
+    with pytest.raises(rp.InputError, match="unknown recipe 'papers'; did you mean paper"):
+        rp.doctor(Residual(), IMAGES, recipes=["papers"])
 
 
 def test_where_nothing_can_be_pruned_it_says_so() -> None:

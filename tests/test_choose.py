@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from repairability import CalibrationSet, InputError, PruneConfig, Recipe, agreement, create_model, prune, prune_best
-from repairability.pruning import choose
+from repairability.pruning import RECIPES, choose
 from repairability.pruning.choose import BEST, TRIED_RULES, clearly_less
 from repairability.pruning.plan import Measurement
 from repairability.pruning.result import PruneResult, Trial
@@ -33,7 +33,7 @@ def model() -> nn.Module:
 
 
 def test_auto_takes_the_rule_that_agrees_most_on_images_held_out(model: nn.Module) -> None:
-    found = prune(model, IMAGES, sparsity=0.8, rule="auto", repair="cr+bn-short", config=CONFIG)
+    found = prune(model, IMAGES, sparsity=0.8, rule="auto", score="magnitude", repair="cr+bn-short", config=CONFIG)
     assert [trial.rule for trial in found.trials] == list(TRIED_RULES)
     least = min((trial for trial in found.trials if trial.kl is not None), key=lambda trial: trial.kl or 0.0)
     assert found.allocation.rule == least.rule
@@ -41,13 +41,13 @@ def test_auto_takes_the_rule_that_agrees_most_on_images_held_out(model: nn.Modul
     held = (300 - 40) // 3
     assert agreement(model, found.model, [IMAGES[-held:]]).kl == pytest.approx(least.kl, rel=1e-4)
     assert found.fingerprint == CalibrationSet(IMAGES[:-held], 40).fingerprint  # nothing was calibrated on them
-    again = prune(model, IMAGES, sparsity=0.8, rule="auto", repair="cr+bn-short", config=CONFIG)
+    again = prune(model, IMAGES, sparsity=0.8, rule="auto", score="magnitude", repair="cr+bn-short", config=CONFIG)
     assert [(t.rule, t.kl) for t in again.trials] == [(t.rule, t.kl) for t in found.trials]
 
 
 def test_rules_that_cannot_are_left_out_and_named(model: nn.Module) -> None:
     """ERK's floor ends at 97.5 %."""
-    found = prune(model, IMAGES, sparsity=0.985, rule="auto", repair="cr+bn-short", config=CONFIG)
+    found = prune(model, IMAGES, sparsity=0.985, rule="auto", score="magnitude", repair="cr+bn-short", config=CONFIG)
     assert found.trials[0].kl is None
     assert "97.5" in found.trials[0].problem
     assert found.allocation.rule != "erk"
@@ -66,7 +66,7 @@ def test_best_says_what_it_tried(model: nn.Module) -> None:
 
 
 def test_the_table_says_why_a_smaller_kl_was_not_taken(model: nn.Module) -> None:
-    found = prune(model, IMAGES, sparsity=0.7, rule="erk", repair="none", config=CONFIG)
+    found = prune(model, IMAGES, sparsity=0.7, rule="erk", score="magnitude", repair="none", config=CONFIG)
     trials = (
         Trial("a", "s", "r", kl=0.3, chosen=True),
         Trial("b", "s", "r", kl=0.2),
@@ -123,13 +123,30 @@ def test_candidates_share_one_diagnosis(model: nn.Module, monkeypatch: pytest.Mo
 def test_auto_is_a_call_of_best_with_every_rule(model: nn.Module) -> None:
     recipes = [Recipe(rule, "magnitude", "cr") for rule in TRIED_RULES]
     ours = prune_best(model, IMAGES, sparsity=0.7, candidates=recipes, config=CONFIG, doubt=0.0)
-    auto = prune(model, IMAGES, sparsity=0.7, rule="auto", repair="cr", config=CONFIG)
+    auto = prune(model, IMAGES, sparsity=0.7, rule="auto", score="magnitude", repair="cr", config=CONFIG)
     assert auto.allocation == ours.allocation
     assert [(x.rule, x.kl, x.chosen) for x in auto.trials] == [(x.rule, x.kl, x.chosen) for x in ours.trials]
 
 
+def test_auto_keeps_score_and_repair_of_the_recipe(model: nn.Module) -> None:
+    result = prune(model, IMAGES, sparsity=0.7, recipe="fast", rule="auto", config=CONFIG)
+    assert {(trial.score, trial.repair) for trial in result.trials} == {("magnitude", "cr+bn")}
+    known = {"lamp": "fast", "rr": "paper"}  # by the parts they have
+    rule = result.allocation.rule
+    assert result.recipe == known.get(rule, f"fast with rule {rule}")
+
+
+def test_best_begins_with_the_strong_recipe_and_tries_nothing_twice() -> None:
+    strong, fast = RECIPES["strong"], RECIPES["fast"]
+    assert BEST[0] is strong
+    assert BEST[-1] is fast
+    parts = [recipe.parts() for recipe in BEST]
+    assert all(x not in parts[:i] for i, x in enumerate(parts))
+    assert {(x.score, x.repair) for x in BEST[:-1]} == {(strong.score, strong.repair)}
+
+
 def test_what_could_not_be_made_is_said(model: nn.Module) -> None:
-    recipes = [Recipe("erk", options={"floor": 0.5}), Recipe("lamp", repair="none")]
+    recipes = [Recipe("erk", "magnitude", "cr+bn", {"floor": 0.5}), Recipe("lamp", "magnitude", "none")]
     with warnings.catch_warnings(record=True) as notices:
         warnings.simplefilter("always")
         result = prune_best(model, IMAGES, sparsity=0.9, candidates=recipes, config=CONFIG)
@@ -151,7 +168,7 @@ def test_clear_errors(model: nn.Module) -> None:
         prune(model, IMAGES, sparsity=0.7, rule="auto", config=PruneConfig(count=40, options={"pinned": {}}))
 
 
-@pytest.mark.parametrize("verb", [prune_best, functools.partial(prune, rule="auto", repair="cr+bn-short")])
+@pytest.mark.parametrize("verb", [prune_best, functools.partial(prune, recipe="paper", rule="auto")])
 def test_the_users_model_is_sacred(verb: Callable[..., PruneResult]) -> None:
     model = users_model()
     before = complete_state(model)

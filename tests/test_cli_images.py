@@ -18,6 +18,7 @@ import repairability as rp
 from conftest import interruptible
 from repairability import Diagnosis, create_model, demo, load, report, solvers
 from repairability.cli.options import DataSource
+from repairability.pruning import BEST
 from repairability.report import ReportData
 from test_cli import run
 
@@ -38,9 +39,9 @@ def test_diagnose_feeds_allocate_prune_and_report(place: Path, capsys: pytest.Ca
     assert found.rr.grid["layer1.0.conv1"].tolist() == [0.7, 0.9, 0.975]
     code, out, _ = run(capsys, "allocate", "digits", "-s", "0.9", "-r", "rr", "--curves", "d.json", "--json")
     assert json.loads(out)["rule"] == "rr"
-    code, out, _ = run(capsys, "prune", *DIGITS, "-s", "0.9", "--curves", "d.json", "--json")
+    code, out, _ = run(capsys, "prune", *DIGITS, "-s", "0.9", "--recipe", "paper", "--curves", "d.json", "--json")
     assert code == 0
-    assert json.loads(out)["rule"] == "rr"
+    assert (json.loads(out)["recipe"], json.loads(out)["rule"]) == ("paper", "rr")
     code, out, _ = run(capsys, "report", "d.json", "--out", "page.html")
     assert code == 0
     assert "<html" in Path("page.html").read_text()[:500]
@@ -62,6 +63,8 @@ def test_prune_writes_a_checkpoint_that_evaluate_reads(place: Path, capsys: pyte
         *DIGITS,
         "-s",
         "0.8",
+        "--recipe",
+        "paper",
         "-r",
         "erk",
         "--out",
@@ -75,7 +78,9 @@ def test_prune_writes_a_checkpoint_that_evaluate_reads(place: Path, capsys: pyte
     assert "wrote p.safetensors" in out
     assert "pruned: top-1" in out
     assert "note: BatchNorm recalibration wants 2560 images; it cycles over the 1072 there are" in err
-    assert load("p.safetensors", create_model("digits")).header["rule"] == "erk"
+    assert "recipe paper with rule erk: " in out
+    found = load("p.safetensors", create_model("digits"))
+    assert (found.header["rule"], found.recipe) == ("erk", "paper with rule erk")
     code, out, _ = run(
         capsys,
         "evaluate",
@@ -93,14 +98,18 @@ def test_prune_writes_a_checkpoint_that_evaluate_reads(place: Path, capsys: pyte
     found = json.loads(out)
     assert found["n"] == 200
     assert 0 <= found["agreement"]["same"] <= 1
+    way = {"recipe": "paper with rule erk", "rule": "erk", "score": "magnitude", "repair": "cr+bn"}
+    assert found["checkpoint"] == {**way, "sparsity": pytest.approx(0.8, abs=0.01)}
     assert json.loads(Path("e.json").read_text()) == found
 
 
 @pytest.mark.slow
 def test_the_same_command_gives_the_same_bits(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("a", "b"):
-        run(capsys, "prune", *DIGITS, "-s", "0.9", "--out", f"{name}.safetensors", "--seed", "3")
-    assert Path("a.safetensors").read_bytes() == Path("b.safetensors").read_bytes()
+    for recipe in ("strong", "paper"):
+        for name in ("a", "b"):
+            given = ("-s", "0.9", "--recipe", recipe, "--out", f"{name}.safetensors", "--seed", "3")
+            assert run(capsys, "prune", *DIGITS, *given)[0] == 0
+        assert Path("a.safetensors").read_bytes() == Path("b.safetensors").read_bytes()
 
 
 def test_evaluate_after_recalibration(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,23 +144,32 @@ DRY = ["prune", *DIGITS, "-s", "0.9", "--dry-run"]
 
 
 def test_dry_run_shows_the_plan_and_does_nothing(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, *DRY, "--out", "p.safetensors")
+    code, out, _ = run(capsys, *DRY, "--recipe", "paper", "--out", "p.safetensors")
     assert code == 0
-    assert "rr (curves: measured now, in one pass), magnitude, cr+bn" in out
+    assert "paper: rule rr (curves: measured now, in one pass), score magnitude, repair cr+bn" in out
     assert "p.safetensors" in out
-    code, out, _ = run(capsys, *DRY, "--json", "-r", "erk", "--option", "floor=0.01", "--repair", "none")
+    given = ("--recipe", "paper", "-r", "erk", "--option", "floor=0.01", "--repair", "none")
+    code, out, _ = run(capsys, *DRY, "--json", *given)
     assert code == 0
     plan = json.loads(out)
     recipe = {"rule": "erk", "score": "magnitude", "repair": "none", "options": {"floor": 0.01}, "curves": None}
-    assert plan["recipes"] == [recipe]
+    assert plan["recipes"] == [{"recipe": "paper with rule erk floor=0.01, repair none", **recipe}]
     assert plan["pruned"] == pytest.approx(0.9 * plan["prunable"], abs=plan["layers"] / 2)  # rounded layer by layer
     assert (plan["seconds"], plan["held_out"], plan["out"]) == (None, 0, None)
     assert os.listdir(place) == []
 
 
+def test_without_a_word_it_is_the_strong_recipe(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (shown,) = json.loads(run(capsys, *DRY, "--json")[1])["recipes"]
+    strong = rp.RECIPES["strong"]
+    parts = {"rule": strong.rule, "score": strong.score, "repair": strong.repair, "options": dict(strong.options)}
+    assert shown == {"recipe": "strong", **parts, "curves": shown["curves"]}
+    assert "strong: rule " in run(capsys, *DRY)[1]
+
+
 def test_dry_run_of_a_choice_shows_what_would_be_tried(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = json.loads(run(capsys, *DRY, "--json", "--best", "--seconds", "20")[1])
-    assert [recipe["score"] for recipe in plan["recipes"]] == ["second_order"] * 4 + ["magnitude"]
+    assert [recipe["recipe"] for recipe in plan["recipes"]] == [recipe.name for recipe in BEST]
     assert (plan["seconds"], plan["held_out"]) == (20, 1280)
     plan = json.loads(run(capsys, *DRY, "--json", "-r", "auto", "--option", "solver=exact", "--option", "floor=0")[1])
     given = {recipe["rule"]: recipe["options"] for recipe in plan["recipes"]}
@@ -188,7 +206,7 @@ def test_a_choice_of_the_rule_uses_the_options(
     asked = []
     exact = solvers.SOLVERS["exact"]
     monkeypatch.setitem(solvers.SOLVERS, "exact", lambda problem: asked.append(problem) or exact(problem))
-    given = ("-r", "auto", "--option", "solver=exact", "--repair", "cr", "--json")
+    given = ("--recipe", "paper", "-r", "auto", "--option", "solver=exact", "--repair", "cr", "--json")
     code, out, err = run(capsys, "prune", *DIGITS, "-s", "0.9", *given)
     assert code == 0, err
     assert len(asked) == 2
@@ -211,11 +229,12 @@ def write_npz(path: Path, classes: int = 10, channels: int = 3) -> str:
 def test_the_real_resnet20(shared: Path, cifar10_file: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     weights = str(shared / "data" / "checkpoints" / "resnet20-12fca82f.th")
     given = ["resnet20", "--weights", weights, "--data", f"npz:{cifar10_file}"]
-    code, out, _ = run(capsys, "prune", *given, "-s", "0.8", "--evaluate", "500", "--json", "--out", "p.safetensors")
+    code, out, _ = run(capsys, "prune", *given, "-s", "0.9", "--evaluate", "500", "--json", "--out", "p.safetensors")
     assert code == 0
     found = json.loads(out)
     assert found["evaluation"]["dense"]["top1"] > 0.88
-    assert found["evaluation"]["pruned"]["top1"] > 0.6
+    assert found["recipe"] == "strong"
+    assert found["evaluation"]["pruned"]["top1"] > 0.75
     out = run(capsys, "evaluate", *given, "--checkpoint", "p.safetensors", "--limit", "500", "--json")[1]
     assert json.loads(out)["top1"] == found["evaluation"]["pruned"]["top1"]
 
@@ -237,7 +256,9 @@ BAD: list[tuple[list[str], str]] = [
     (["prune", *DIGITS, "-s", "0.9", "--weights", "missing.th"], "no weights file at missing.th"),
     (["prune", *DIGITS, "-s", "0.9", "--out", "no/such/p.safetensors"], "cannot write"),
     (["prune", *DIGITS, "-s", "0.9", "--num-classes", "7", "--evaluate", "9"], "has 7 outputs, digits has 10 classes"),
-    (["prune", *DIGITS, "-s", "0.999"], "is above 99.50 %"),
+    (["prune", *DIGITS, "-s", "0.999", "--recipe", "paper"], "is above 99.50 %"),
+    (["prune", *DIGITS, "-s", "0.9", "--recipe", "weak"], "unknown recipe 'weak'; known: fast, paper, strong"),
+    (["prune", *DIGITS, "-s", "0.9", "--best", "--recipe", "fast"], "leave --recipe out"),
     (["prune", *DIGITS, "-s", "0.9", "--best", "--seconds", "-3"], "--seconds must be positive and finite, not -3"),
     (["prune", *DIGITS, "-s", "0.9", "--best", "--seconds", "inf"], "--seconds must be positive and finite, not inf"),
     (["prune", *DIGITS, "-s", "0.9", "--best", "--seconds", "0"], "--seconds must be positive and finite, not 0"),
@@ -249,7 +270,10 @@ BAD: list[tuple[list[str], str]] = [
         "leave --score, --repair out",
     ),
     (["prune", *DIGITS, "-s", "0.9", "--best", "--option", "solver=exact"], "leave --option out"),
-    (["prune", *DIGITS, "-s", "0.9", "--option", "floor=0"], "rule 'rr' takes no option 'floor'; it takes: solver"),
+    (
+        ["prune", *DIGITS, "-s", "0.9", "-r", "rr", "--option", "floor=0"],
+        "rule 'rr' takes no option 'floor'; it takes: solver",
+    ),
     (["prune", *DIGITS, "-s", "0.9", "-r", "auto", "--option", "flor=0"], "takes no option 'flor'"),
     (["prune", *DIGITS, "-s", "0.9", "-r", "forced"], "rule 'forced' needs pinned layers"),
     (["evaluate", "digits", "--data", "npz:rgb.npz"], "does not take a batch of shape"),
@@ -353,7 +377,8 @@ cli.main(sys.argv[1:])
 
 def test_a_real_ctrl_c(place: Path) -> None:
     """SIGINT to the process while it prunes: exit code 130, no file, no traceback."""
-    command = [sys.executable, "-c", STALLED, "prune", *DIGITS, "-s", "0.9", "--out", "p.safetensors"]
+    command = [sys.executable, "-c", STALLED, "prune", *DIGITS, "-s", "0.9", "-r", "erk"]
+    command += ["--score", "magnitude", "--out", "p.safetensors"]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=interruptible)
     assert process.stdout is not None
@@ -374,7 +399,7 @@ def test_unreadable_checkpoints(place: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_prune_chooses_without_labels(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "prune", *DIGITS, "-s", "0.9", "--rule", "auto", "--repair", "cr+bn-short", "--json")
+    code, out, _ = run(capsys, "prune", *DIGITS, "-s", "0.9", "--recipe", "fast", "--rule", "auto", "--json")
     assert code == 0
     found = json.loads(out)
     least = min((t for t in found["trials"] if t["kl"] is not None), key=lambda t: t["kl"])

@@ -333,8 +333,8 @@ def test_weights_without_a_module_are_pruned_by_every_recipe(score: str, repair:
 def test_an_allocation_is_taken_again(repair: str) -> None:
     net, config = Mixture(), PruneConfig(count=40)
     x = torch.randn(40, 5, 8, generator=torch.Generator().manual_seed(0))
-    found = rp.prune(net, x, sparsity=0.5, rule="uniform", repair=repair, config=config)
-    again = rp.prune(net, x, rule=found.allocation, repair=repair, config=config)
+    found = rp.prune(net, x, sparsity=0.5, rule="uniform", score="magnitude", repair=repair, config=config)
+    again = rp.prune(net, x, rule=found.allocation, score="magnitude", repair=repair, config=config)
     for name, tensor in found.model.state_dict().items():
         torch.testing.assert_close(tensor, again.model.state_dict()[name], msg=name)
 
@@ -387,7 +387,9 @@ def test_a_part_that_is_compiled_is_pruned_too() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), part, nn.Conv2d(4, 4, 3))  # type: ignore[arg-type]
     x = torch.randn(20, 3, 9, 9)
     net(x)
-    found = rp.prune(net, x, sparsity=0.5, rule="uniform", repair="reconstruct", config=PruneConfig(count=20))
+    found = rp.prune(
+        net, x, sparsity=0.5, rule="uniform", score="magnitude", repair="reconstruct", config=PruneConfig(count=20)
+    )
     assert [name.removesuffix("._orig_mod") for name in found.masks] == ["1", "2"]
 
 
@@ -397,5 +399,7 @@ def test_a_part_that_is_scripted_is_no_layer() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), part, nn.Conv2d(4, 4, 3))
     x = torch.randn(20, 3, 9, 9)
     assert prunable_layers(net).names == ("2",)
-    found = rp.prune(net, x, sparsity=0.5, rule="uniform", repair="reconstruct", config=PruneConfig(count=20))
+    found = rp.prune(
+        net, x, sparsity=0.5, rule="uniform", score="magnitude", repair="reconstruct", config=PruneConfig(count=20)
+    )
     assert list(found.masks) == ["2"]

@@ -83,6 +83,7 @@ def test_the_names_in_the_help_are_the_registries() -> None:
         (options.DATA_SETS, DATA_SETS),
     ):
         assert text.split(", ") == list(names)
+    assert list(prune.RECIPES) == list(rp.RECIPES)
     assert (options.FIRST_CONV, options.LAST_LINEAR) == SKIPPED
     assert set(re.findall(r"\w+", options.TYPES)) == set(TYPES)
     assert options.LayerChoice.types.default == AUTO_TYPES
@@ -93,10 +94,10 @@ def test_the_defaults_in_the_help_are_the_library_s() -> None:
     assert options.sparsities_of(diagnose.GRID, "--grid") == list(GRID)
     assert options.COUNT.default == COUNT
     assert prune.SECONDS == SECONDS
-    taken = inspect.signature(rp.prune).parameters
-    assert {name: taken[name].default for name in prune.DEFAULT} == prune.DEFAULT
-    assert options.SCORE.default == prune.DEFAULT["score"]
-    assert options.REPAIR.default == prune.DEFAULT["repair"]
+    for verb in (rp.prune, rp.prune_many):
+        assert inspect.signature(verb).parameters["recipe"].default == prune.DEFAULT
+    taken = inspect.signature(rp.diagnose).parameters
+    assert (options.SCORE.default, options.REPAIR.default) == (taken["score"].default, taken["repair"].default)
     for field in fields(finetune.Schedule):
         assert field.default.default == getattr(TrainConfig, field.name)
     taken = inspect.signature(rp.find_transition).parameters

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from repairability import provenance as module
-from repairability.provenance import peak_memory, provenance
+from repairability.provenance import MemoryGrowth, peak_memory, provenance
 
 
 def test_it_says_what_ran_where() -> None:
@@ -35,3 +35,12 @@ def test_the_peak_of_memory_is_that_of_this_process(monkeypatch: pytest.MonkeyPa
     assert elsewhere is None or 50 < elsewhere < 1e6
     monkeypatch.setitem(sys.modules, "resource", None)
     assert peak_memory() is None
+
+
+def test_memory_that_grew_is_told_from_what_an_earlier_peak_hides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "peak_memory", lambda: 500.0)
+    assert MemoryGrowth(now=120.0, peak=300.0).megabytes() == 380.0
+    assert MemoryGrowth(now=120.0, peak=500.0).megabytes() is None  # how far it went below the peak, nobody knows
+    assert MemoryGrowth(now=None, peak=300.0).megabytes() is None
+    monkeypatch.setattr(module, "peak_memory", lambda: None)
+    assert MemoryGrowth(now=120.0, peak=300.0).megabytes() is None

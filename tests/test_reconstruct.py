@@ -227,7 +227,7 @@ def test_a_layers_own_error_never_grows(monkeypatch: pytest.MonkeyPatch) -> None
         return fitted
 
     monkeypatch.setattr(LeastSquares, "refitted", checked)
-    prune(network(), calibration(), sparsity=0.7, rule="erk", repair="reconstruct")
+    prune(network(), calibration(), sparsity=0.7, rule="erk", score="magnitude", repair="reconstruct")
     assert len(gains) == 4
     assert min(gains) < 0.9  # and it does mend something
 
@@ -259,7 +259,7 @@ def test_without_bias_or_norm_nothing_is_centred() -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Conv2d(4, 5, 3, bias=False), nn.Flatten(), nn.Linear(245, 2)
     )
-    result = prune(model, calibration(), sparsity=0.5, rule="uniform", repair="reconstruct")
+    result = prune(model, calibration(), sparsity=0.5, rule="uniform", score="magnitude", repair="reconstruct")
     stem = model[:2].eval()
     with torch.no_grad():
         x, y = stem(IMAGES), model[:3](IMAGES)
@@ -303,7 +303,9 @@ def test_reconstruction_helps_where_it_should() -> None:
 def test_a_network_in_half_precision(dtype: torch.dtype) -> None:
     """Sums of squares over images and positions go beyond what float16 holds; as float32 they do not."""
     full, half = (
-        prune(model, calibration(40 * IMAGES), sparsity=0.5, rule="erk", repair="reconstruct").model.float().eval()
+        prune(model, calibration(40 * IMAGES), sparsity=0.5, rule="erk", score="magnitude", repair="reconstruct")
+        .model.float()
+        .eval()
         for model in (network(torch.float32), network(dtype))
     )
     with torch.no_grad():
@@ -371,9 +373,9 @@ def test_the_users_model_is_sacred(fails: bool) -> None:
 
 def test_clear_errors() -> None:
     with pytest.raises(InputError, match="unknown score 'magnitud'.*magnitude"):
-        prune(network(), calibration(), sparsity=0.5, score="magnitud")
+        prune(network(), calibration(), sparsity=0.5, recipe="paper", score="magnitud")
     with pytest.raises(InputError, match="a score is a name or a callable, not int"):
-        prune(network(), calibration(), sparsity=0.5, score=3)  # type: ignore[arg-type]
+        prune(network(), calibration(), sparsity=0.5, recipe="paper", score=3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="ridge must not be negative"):
         Reconstruction(ridge=-1)
 
@@ -394,12 +396,14 @@ def test_as_many_images_as_its_name_says(monkeypatch: pytest.MonkeyPatch) -> Non
     seen = []
     original = module.walk
     monkeypatch.setattr(module, "walk", lambda *a, **k: seen.append(k["images"]) or original(*a, **k))
-    result = prune(network(), calibration(), sparsity=0.5, rule="erk", repair="reconstruct@64+bn-short")
+    result = prune(
+        network(), calibration(), sparsity=0.5, rule="erk", score="magnitude", repair="reconstruct@64+bn-short"
+    )
     assert seen == [64]
     assert result.repair == "reconstruct@64+bn-short"
     for wrong in ("cr@64", "reconstruct@", "reconstruct@many"):
         with pytest.raises(InputError, match=f"go with a reconstruction, as in 'reconstruct@256', not '{wrong}'"):
-            prune(network(), calibration(), sparsity=0.5, repair=wrong)
+            prune(network(), calibration(), sparsity=0.5, recipe="paper", repair=wrong)
 
 
 class WithAuxiliaryHead(nn.Module):
@@ -418,8 +422,8 @@ class WithAuxiliaryHead(nn.Module):
 
 def test_everything_is_refitted_but_what_is_never_reached() -> None:
     model = WithAuxiliaryHead().double().eval()
-    result = prune(model, calibration(), sparsity=0.5, rule="erk", repair="reconstruct-all")
-    plain = prune(model.body, calibration(), sparsity=0.5, rule="erk", repair="reconstruct-all")
+    result = prune(model, calibration(), sparsity=0.5, rule="erk", score="magnitude", repair="reconstruct-all")
+    plain = prune(model.body, calibration(), sparsity=0.5, rule="erk", score="magnitude", repair="reconstruct-all")
     for name, tensor in plain.model.state_dict().items():
         torch.testing.assert_close(result.model.state_dict()[f"body.{name}"], tensor, msg=name)
     torch.testing.assert_close(result.model.get_parameter("auxiliary.weight"), model.auxiliary.weight)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from repairability import InputError
-from repairability.experiments import Store, StudyEntry, read_study, smoke
+from repairability import RECIPES, InputError, Recipe
+from repairability.experiments import RunSpec, Store, StudyEntry, describe, only, read_study, smoke
 from repairability.experiments.study import section_name
 from repairability.report.sections import SECTIONS, Section, get_section, joined, study_section
 from repairability.tables import Table
@@ -70,6 +70,59 @@ def test_the_runs_of_other_studies(tmp_path: Path) -> None:
 def test_wrong_studies(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         read_study(written(tmp_path, x=f"{text}{BASE}seed = [0]\n") / "x.toml")
+
+
+def test_a_recipe_stands_for_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In base, cases and axes; what is said beside it comes first, and options go with their rule."""
+    mine = Recipe("residual", "activation", "reconstruct", {"solver": "exact"}, name="mine")
+    monkeypatch.setitem(RECIPES, "mine", mine)
+    network = '[base]\nmodel = "digits"\ndata = "digits"\n'
+    folder = written(
+        tmp_path,
+        base=f'{network}recipe = "mine"\n',
+        beside=f'{network}recipe = "mine"\nrepair = "cr"\n[base.options]\nmore = 1\n',
+        rules=f'{network}recipe = "mine"\n[axes]\nrule = ["residual", "erk", "auto"]\n',
+        cases=f'{network}[[cases]]\nrecipe = "mine"\n[[cases]]\nrecipe = "paper"\nseed = 3\n',
+        axes=f'{network}[axes]\nrecipe = ["mine", "paper"]\nsparsity = [0.5, 0.9]\n'
+        '[[exclude]]\nrecipe = "paper"\nsparsity = 0.5\n',
+    )
+
+    def parts(name: str) -> list[tuple[object, ...]]:
+        return [(x.rule, x.score, x.repair, x.options) for x in read_study(folder / f"{name}.toml").specs]
+
+    whole, paper = ("residual", "activation", "reconstruct", {"solver": "exact"}), ("rr", "magnitude", "cr+bn", {})
+    assert parts("base") == [whole]
+    assert parts("beside") == [("residual", "activation", "cr", {"solver": "exact", "more": 1})]
+    assert parts("rules") == [(rule, "activation", "reconstruct", {}) for rule in ("residual", "erk", "auto")]
+    assert parts("cases") == [whole, paper]
+    assert parts("axes") == [whole, whole, paper]
+    assert [x.sparsity for x in only(read_study(folder / "axes.toml"), ["recipe=paper"]).specs] == [0.9]
+
+
+def test_a_run_of_a_recipe_is_the_run_of_its_parts() -> None:
+    given = {"model": "digits", "data": "digits"}
+    strong = RECIPES["strong"]
+    said = {"rule": strong.rule, "score": strong.score, "repair": strong.repair, "options": strong.options}
+    short, long = RunSpec.read({**given, "recipe": "strong"}), RunSpec.read({**given, **said})
+    assert short == long
+    assert short.run_id({}) == long.run_id({})
+    assert "recipe" not in short.to_dict()
+    assert RunSpec.read({**given, "recipe": "paper"}) == RunSpec.read(given)  # a spec's defaults are the paper's
+    assert "recipe" in [name for name, _, _ in describe()]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('recipe = "weak"', "x.toml: unknown recipe 'weak'; known: fast, paper, strong"),
+        ("recipe = 3", "x.toml: a recipe is one of strong, fast, paper or a Recipe, not int"),
+        ('recipe = "fast"\noptions = 3', "x.toml: options: Input should be a valid dict"),
+    ],
+)
+def test_wrong_recipes(line: str, message: str, tmp_path: Path) -> None:
+    text = f'[base]\nmodel = "digits"\ndata = "digits"\n{line}\n'
+    with pytest.raises(InputError, match=message):
+        read_study(written(tmp_path, x=text) / "x.toml")
 
 
 def test_a_store_keeps_it_and_reads_what_earlier_versions_wrote(tmp_path: Path) -> None:

@@ -41,9 +41,11 @@ if TYPE_CHECKING:  # what a type checker sees; a test holds it and the table bel
     from repairability.network.discover import prunable_layers as prunable_layers
     from repairability.network.layers import Layer as Layer
     from repairability.network.layers import Layers as Layers
+    from repairability.pruning import RECIPES as RECIPES
     from repairability.pruning import PruneConfig as PruneConfig
     from repairability.pruning import PruneResult as PruneResult
     from repairability.pruning import Recipe as Recipe
+    from repairability.pruning import get_recipe as get_recipe
     from repairability.pruning import load as load
     from repairability.pruning import prune as prune
     from repairability.pruning import prune_best as prune_best
@@ -74,7 +76,10 @@ _ROOMS = {
     "models": ("create_model",),
     "network.discover": ("prunable_layers",),
     "network.layers": ("Layer", "Layers"),
-    "pruning": ("PruneConfig", "PruneResult", "Recipe", "load", "prune", "prune_best", "prune_many"),
+    "pruning": (
+        *("RECIPES", "PruneConfig", "PruneResult", "Recipe", "get_recipe", "load"),
+        *("prune", "prune_best", "prune_many"),
+    ),
     "repairs": ("Repair", "RepairContext", "choose_masks", "repair_model"),
     "rules": ("Rule", "allocate"),
     "scores": ("Score",),

@@ -26,6 +26,7 @@ from repairability.tables import Table
 
 KEY = "repairability"
 FORMAT = "repairability-1"
+PARTS = ("rule", "score", "repair")
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,16 @@ class Checkpoint:
 
     model: nn.Module
     allocation: Allocation
-    header: Mapping[str, Any]  # rule, score, repair, both sparsities, calibration fingerprint, versions
+    header: Mapping[str, Any]  # recipe, rule, score, repair, both sparsities, calibration fingerprint, versions
+
+    @property
+    def recipe(self) -> str:
+        """How it was pruned; "not said" in files older than recipes, which still name rule and repair."""
+        return self.header.get("recipe") or "not said"
+
+    def way(self) -> dict[str, str]:
+        """The recipe, and those of its parts that the file names."""
+        return {"recipe": self.recipe, **{part: self.header[part] for part in PARTS if part in self.header}}
 
     def table(self) -> Table:
         return self.allocation.table()
@@ -51,10 +61,15 @@ def save_checkpoint(
     repair: str,
     fingerprint: str,
     score: str = "magnitude",
+    recipe: str = "",
 ) -> None:
-    """Write the state of `model` with its header; written beside `path`, then renamed."""
+    """Write the state of `model` with its header; written beside `path`, then renamed.
+
+    The header says how the model came about, not what that took: the same pruning gives the same bytes.
+    """
     tensors, extra = state_parts(model)
     header = {
+        "recipe": recipe,
         "rule": allocation.rule,
         "score": score,
         "repair": repair,

@@ -22,15 +22,9 @@ from repairability.network.norms import norms_of
 from repairability.network.outputs import is_logits, picked
 from repairability.network.trace import Trace, trace
 from repairability.network.use import Use, observed
-from repairability.pruning import BEST, Recipe
-from repairability.repairs import get_repair
+from repairability.pruning import RECIPES, Recipe, RecipeLike, get_recipe
 from repairability.repairs.walk import IMAGES
-from repairability.rules import get_rule
-from repairability.scores import get_score
 from repairability.tables import Table, Value, percent
-
-RECIPES = (Recipe(), BEST[0])
-"""The paper's recipe, and the strongest that is known."""
 
 _DIAGNOSIS = 5.0
 """What a diagnosis costs, in forward passes of its samples; measured at 4 to 8 (`benchmarks/diagnose.py`)."""
@@ -59,6 +53,7 @@ class ParameterRow:
 class RecipeRow:
     """A recipe on this network: what its repair does, and roughly what it takes."""
 
+    recipe: str
     rule: str
     score: str
     repair: str
@@ -108,11 +103,11 @@ class Checkup(Value):
 
     def recipes_table(self) -> Table:
         rows = [
-            (x.rule, x.score, x.repair, "; ".join(x.does), f"{x.seconds:,.0f}", f"{x.megabytes:,.0f}")
+            (x.recipe, x.rule, x.score, x.repair, "; ".join(x.does), f"{x.seconds:,.0f}", f"{x.megabytes:,.0f}")
             for x in self.recipes
         ]
         caption = f"seconds and megabytes are estimates, good to a factor of three, for {COUNT} to {IMAGES:,} samples"
-        return Table(("rule", "score", "repair", "does here", "seconds", "MB"), rows, caption=caption)
+        return Table(("recipe", "rule", "score", "repair", "does here", "seconds", "MB"), rows, caption=caption)
 
     def __str__(self) -> str:
         return f"{self.table()}\n\n{self.recipes_table()}"
@@ -135,15 +130,16 @@ def doctor(
     types: str | Sequence[str] = AUTO_TYPES,
     skip: Sequence[str] = SKIPPED,
     only: Sequence[str] = ("*",),
-    recipes: Sequence[Recipe] = RECIPES,
+    recipes: Sequence[RecipeLike] = tuple(RECIPES),
     forward: Forward | None = None,
 ) -> Checkup:
     """The first thing to run on a strange model: one batch as your loader yields it goes in, a table of every parameter
     comes out. The model is only read; nothing is pruned.
 
-    `types`, `skip`, `only` choose layers as in `prunable_layers`, `forward` as in `prune`.
+    `types`, `skip`, `only` choose layers as in `prunable_layers`, `forward` as in `prune`. `recipes`: those whose cost
+    is estimated, by name or as `prune` takes them.
     """
-    network = unwrapped(model)
+    network, ways = unwrapped(model), [get_recipe(recipe) for recipe in recipes]
     kinds = chosen_kinds(network, types)
     given = to_model(plain(batch) if forward else taken(network, plain(batch)), network)
     seconds, output = _dry_run(network, given, forward)
@@ -158,7 +154,7 @@ def doctor(
     beside = f"; {norms.others}" if norms.others else ""
     notes.append(f"normalisation: {norms.learned} BatchNorm with running statistics{beside}")
     costs = _Costs(network, layers, given, forward, seconds)
-    estimates = tuple(_estimate(network, layers, recipe, costs) for recipe in recipes) if layers else ()
+    estimates = tuple(_estimate(network, layers, recipe, costs) for recipe in ways) if layers else ()
     return Checkup(
         type(network).__name__,
         described(given),
@@ -286,15 +282,17 @@ def _product_speed() -> float:
 
 
 def _estimate(network: nn.Module, layers: Layers, recipe: Recipe, costs: _Costs) -> RecipeRow:
-    rule, score, repair = get_rule(recipe.rule), get_score(recipe.score), get_repair(recipe.repair)
+    (rule, options), score, repair = recipe.parts()
     seconds, held = 0.0, 2.0 * costs.bytes
-    if rule.works_on_curves(recipe.options) and repair.fit is None:
+    measured = rule.works_on_curves(options)
+    if measured and repair.fit is None:
         seconds += _DIAGNOSIS * COUNT * costs.per_sample
     if repair.fit is not None or score.looks_at_inputs:
         images = IMAGES if repair.fit is None else repair.fit.images
         spent, more = costs.refit(images)
-        seconds, held = seconds + spent + 4 * images * costs.per_sample, held + more
+        rounds = 2 if measured and repair.fit is not None else 1  # curves of a refit: the same least squares once more
+        seconds, held = seconds + rounds * (spent + 4 * images * costs.per_sample), held + more
     elif norms_of(network).learned:
         seconds += 20 * 128 * costs.per_sample
     does = repair.notes(copy_of(network), layers)
-    return RecipeRow(rule.name, score.name, repair.name, does, seconds, held / 2**20)
+    return RecipeRow(recipe.name, rule.name, score.name, repair.name, does, seconds, held / 2**20)

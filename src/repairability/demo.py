@@ -45,7 +45,7 @@ def run_demo(
         warnings.simplefilter("ignore")  # 1,200 training images: BatchNorm cycles over them, as the report says
         dense_bn = evaluate(recalibrated(model, first), test)
         for seed, calibration in draws.items():
-            cells = prune_many(model, calibration, sparsities=sparsities, rules=PAPER_RULES)
+            cells = prune_many(model, calibration, sparsities=sparsities, recipe="paper", rules=PAPER_RULES)
             for result in track(cells, f"seed {seed}: seven rules", len(sparsities) * len(PAPER_RULES)):
                 metrics = evaluate(result.model, test)
                 results.append(

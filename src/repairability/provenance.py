@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -57,14 +58,37 @@ def forget_peak_memory() -> None:
 
 def peak_memory() -> float | None:
     """Of this process, in MB; None where the system does not say."""
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return round(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024, 1)
+    known = _status("VmHWM")
+    if known is not None:
+        return known
     with suppress(ImportError):
         import resource  # Windows has none
 
         unit = 2**20 if sys.platform == "darwin" else 2**10  # bytes there, kilobytes elsewhere
         return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
+    return None
+
+
+@dataclass(frozen=True)
+class MemoryGrowth:
+    """By how much this process grew at its peak since here, without resetting anything that others read."""
+
+    now: float | None = field(default_factory=lambda: _status("VmRSS"))
+    peak: float | None = field(default_factory=peak_memory)
+
+    def megabytes(self) -> float | None:
+        """None where it is not known: the system does not say, or the peak of all is an earlier one."""
+        highest = peak_memory()
+        if highest is None or self.now is None or self.peak is None or highest <= self.peak:
+            return None
+        return round(highest - self.now, 1)
+
+
+def _status(line: str) -> float | None:
+    """Of this process, by Linux, in MB."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return round(next(int(x.split()[1]) for x in lines if x.startswith(line)) / 1024, 1)
     return None
 
 

@@ -9,6 +9,7 @@ from typer import Option
 import repairability as rp
 from repairability.cli import options
 from repairability.cli.output import Answer, write_json
+from repairability.tables import percent
 
 
 def verb(
@@ -29,7 +30,8 @@ def verb(
     Example: repairability evaluate digits --weights trained --data digits
     """
     dense = network.build(seed, machine.ready())
-    tested = rp.load(checkpoint, dense).model if checkpoint else dense
+    pruned = rp.load(checkpoint, dense) if checkpoint else None
+    tested = dense if pruned is None else pruned.model
     data = source.read()
     options.check_classes(tested, data, network.model)
     if recalibrate:
@@ -38,10 +40,15 @@ def verb(
         tested = recalibrated(tested, options.calibration_images(data, min(128, len(data.train)), seed))
     metrics = rp.evaluate(tested, data.test.batches(limit=limit))
     figures, tables = {"model": network.model, "data": data.name, **metrics.to_dict()}, [metrics.table()]
+    lines = []
+    if pruned is not None:
+        figures["checkpoint"] = {**pruned.way(), "sparsity": pruned.allocation.sparsity}
+        words = ", ".join(f"{part} {name}" for part, name in pruned.way().items())
+        lines.append(f"pruned to {percent(pruned.allocation.sparsity)}: {words}")
     if compare:
         agreement = rp.agreement(dense, tested, data.test.batches(limit=limit))
         figures["agreement"] = agreement.to_dict()
         tables.append(agreement.table())
     if out:
         write_json(out, figures)
-    return Answer(figures, tables)
+    return Answer(figures, [*tables, *lines])

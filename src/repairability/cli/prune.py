@@ -15,8 +15,19 @@ from repairability.cli.output import Answer
 from repairability.errors import InputError
 from repairability.tables import Table
 
-DEFAULT, SECONDS = {"rule": "rr", "score": "magnitude", "repair": "cr+bn"}, 600.0
+DEFAULT, SECONDS = "strong", 600.0
 """What `rp.prune` and `rp.prune_best` do by themselves; a test compares them. Unsaid, they do not contradict --best."""
+
+RECIPES = {
+    "strong": "the best network that is known without labels; refits its layers, seconds for a small one, else minutes",
+    "fast": "neither refit nor diagnosis, in seconds",
+    "paper": "rr on a diagnosis, then cr+bn, in seconds",
+}
+"""Each recipe in a line; the doctor knows better, for a given network."""
+
+HOW = "; ".join(f"{name} ({about})" for name, about in RECIPES.items())
+
+OWN = "Default: the recipe's."
 
 LABELS = {
     "n_all": "weights in all",
@@ -34,12 +45,17 @@ def verb(
     choice: options.LayerChoice,
     machine: options.Machine,
     sparsity: float = options.SPARSITY,
+    recipe: str | None = Option(
+        None,
+        metavar="NAME",
+        help=f"How: {HOW}. Default: {DEFAULT}. The verb doctor estimates what each would take.",
+    ),
     rule: str | None = Option(
-        None, "--rule", "-r", help=f"How many weights each layer loses: {options.RULES}, or auto. Default: rr."
+        None, "--rule", "-r", help=f"How many weights each layer loses: {options.RULES}, or auto. {OWN}"
     ),
     option: list[str] | None = options.RULE_OPTIONS,
-    score: str | None = Option(None, help=f"Which weights go: {options.SCORES}. Default: magnitude."),
-    repair: str | None = Option(None, help=f"{options.REPAIRS}, or a chain. Default: cr+bn."),
+    score: str | None = Option(None, help=f"Which weights go: {options.SCORES}. {OWN}"),
+    repair: str | None = Option(None, help=f"{options.REPAIRS}, or a chain such as cr+bn. {OWN}"),
     best: bool = Option(False, "--best", help="The strongest result without labels: chooses rule, score and repair."),
     seconds: float | None = Option(None, help="With --best: begin nothing new after so long. Default: 600."),
     curves: Path | None = options.CURVES,
@@ -53,10 +69,14 @@ def verb(
 ) -> Answer:
     """Prune MODEL to a sparsity and repair it with unlabeled training images; write the result as a checkpoint.
 
+    --recipe says how, as one word; --rule, --score and --repair replace single parts of it.
+
     --rule auto tries several rules and keeps the network nearest to the dense one (mean KL) on unlabeled images held
     out for that; --best tries the strongest combinations of rule, score and repair, and says what it tried.
 
     Example: repairability prune digits --weights trained --data digits -s 0.9 --out pruned.safetensors
+
+    Example: repairability prune digits --weights trained --data digits -s 0.9 --recipe paper --rule erk
 
     Example: repairability prune digits --weights trained --data digits -s 0.95 --best --seconds 60
     """
@@ -65,10 +85,10 @@ def verb(
     from repairability.pruning import BEST
 
     check_sparsity(sparsity)
-    said = {"--rule": rule, "--option": option, "--score": score, "--repair": repair, "--curves": curves}
+    way: dict[str, Any] = {"recipe": recipe, "rule": rule, "score": score, "repair": repair}
+    said = {**{f"--{part}": given for part, given in way.items()}, "--option": option, "--curves": curves}
     limit = _seconds(best, [name for name, value in said.items() if value], seconds)
-    given = {"rule": rule, "score": score, "repair": repair}
-    way: dict[str, Any] = DEFAULT | {name: value for name, value in given.items() if value}
+    way["recipe"] = recipe or DEFAULT
     recipes = BEST if best else _recipes(**way, pairs=option)
     settings = {"observe": observe, "conditioned_on": conditioned_on, "count": count, **choice.settings()}
     config = rp.PruneConfig(options=options.rule_options(option), **settings)
@@ -115,17 +135,21 @@ def _seconds(best: bool, said: Sequence[str], seconds: float | None) -> float | 
     return (seconds or SECONDS) if best else None
 
 
-def _recipes(rule: str, score: str, repair: str, pairs: list[str] | None) -> Sequence[rp.Recipe]:
-    """What is tried. A name nobody knows is refused before the network is built."""
+def _recipes(
+    recipe: str, rule: str | None, score: str | None, repair: str | None, pairs: list[str] | None
+) -> Sequence[rp.Recipe]:
+    """What is tried. A name nobody knows, and an option that no rule takes, are refused before the network is built."""
     from repairability.pruning import AUTO
     from repairability.pruning.choose import TRIED_RULES
-    from repairability.repairs import get_repair
-    from repairability.scores import get_score
+    from repairability.rules import get_rule
 
-    get_score(score)
-    get_repair(repair)
-    own = options.by_rule(TRIED_RULES if rule == AUTO else (rule,), pairs)
-    return [rp.Recipe(name, score, repair, taken) for name, taken in own.items()]
+    whole = rp.get_recipe(recipe).with_parts(score=score, repair=repair)
+    if rule == AUTO:
+        own = options.by_rule(TRIED_RULES, pairs)
+        return [whole.with_parts(rule=name, options=taken) for name, taken in own.items()]
+    one = whole.with_parts(rule=rule, options=options.rule_options(pairs))
+    get_rule(one.rule).check(one.options)
+    return [one]
 
 
 def _plan(plan: dict[str, Any], recipes: Sequence[rp.Recipe], curves: Path | None) -> Answer:
@@ -140,9 +164,12 @@ def _plan(plan: dict[str, Any], recipes: Sequence[rp.Recipe], curves: Path | Non
     ways = []
     for number, recipe in enumerate(recipes, 1):
         measured = get_rule(recipe.rule).works_on_curves(recipe.options)
-        way = {**vars(recipe), "curves": str(curves or "measured now, in one pass") if measured else None}
+        way = {"recipe": recipe.name, **{part: getattr(recipe, part) for part in ("rule", "score", "repair")}}
+        way |= {"options": dict(recipe.options)}
+        way |= {"curves": str(curves or "measured now, in one pass") if measured else None}
         rule = " ".join([way["rule"], *(f"{option}={given}" for option, given in way["options"].items())])
         rule += f" (curves: {way['curves']})" if measured else ""
-        rows.append((f"recipe {number}", f"{rule}, {way['score']}, {way['repair']}"))
+        label = "recipe" if len(recipes) == 1 else f"recipe {number}"
+        rows.append((label, f"{recipe.name}: rule {rule}, score {way['score']}, repair {way['repair']}"))
         ways.append(way)
     return Answer({**plan, "recipes": ways}, [Table(("dry run", ""), rows)])

@@ -14,7 +14,7 @@ from repairability.calibration import CalibrationSet
 from repairability.detect.result import Transition
 from repairability.diagnostics import Diagnosis
 from repairability.network.layers import Layers
-from repairability.pruning import PruneConfig, Recipe, measurement_for
+from repairability.pruning import RECIPES, PruneConfig, measurement_for
 from repairability.pruning.plan import Grid
 from repairability.transition import Interval, overlap
 
@@ -54,6 +54,6 @@ class Detector(ABC):
 
     def diagnosed(self, points: Sequence[float], grid: Grid) -> Diagnosis:
         """The curves that rr needs to reach these points."""
-        wanted = measurement_for(Recipe("rr"), points, replace(self.settings, grid=grid))
+        wanted = measurement_for(RECIPES["paper"], points, replace(self.settings, grid=grid))
         assert wanted is not None, "rr works on curves"
         return wanted.diagnose(self.model, self.calibration, self.layers)

@@ -22,7 +22,7 @@ from repairability.experiments.shared import BATCH, Shared
 from repairability.experiments.spec import Job, read_as
 from repairability.experiments.store import Record
 from repairability.provenance import forget_peak_memory, peak_memory, provenance, timed
-from repairability.pruning import Recipe, measurement_for, prune
+from repairability.pruning import RECIPES, measurement_for, prune
 from repairability.transition import objective
 
 
@@ -73,7 +73,7 @@ def _prune(shared: Shared) -> dict[str, Any]:
 def _objective(shared: Shared, plan: Allocation) -> float:
     """J, strict: rr measured at the allocation's own sparsities, conditioned on CR+BN."""
     config = replace(shared.spec.config, grid={layer: [s] for layer, s in plan.items()})
-    wanted = measurement_for(Recipe("rr"), [plan.sparsity], config)
+    wanted = measurement_for(RECIPES["paper"], [plan.sparsity], config)
     assert wanted is not None, "rr works on curves"
     return objective(wanted.diagnose(shared.model, shared.calibration, shared.layers).rr, plan)
 

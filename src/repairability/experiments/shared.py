@@ -133,7 +133,7 @@ class Shared:
         where it is chosen among rules that measure for themselves.
         """
         spec = self.spec
-        wanted = None if spec.rule == AUTO else measurement_for(spec.recipe, [spec.sparsity], spec.config)
+        wanted = None if spec.recipe is None else measurement_for(spec.recipe, [spec.sparsity], spec.config)
         if wanted is None:
             return None
 

@@ -16,7 +16,7 @@ from repairability.detect import METHODS
 from repairability.diagnostics import OBSERVE
 from repairability.errors import InputError, unknown
 from repairability.network.discover import FIRST_CONV
-from repairability.pruning import AUTO, PruneConfig, Recipe
+from repairability.pruning import AUTO, RECIPES, PruneConfig, Recipe, get_recipe
 from repairability.repairs import get_repair
 from repairability.rules import RULES
 from repairability.scores import SCORES, get_score
@@ -84,6 +84,19 @@ class RunSpec(Checked):
     null: bool = Field(True, description="detect: also run the detector without information")
     threads: int = Field(1, ge=1, description="CPU threads of the run; they decide the last bits of a sum")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _parts_of_a_recipe(cls, values: Any) -> Any:
+        """`recipe` is a shorthand for those of its parts that are not given; its options go with its own rule."""
+        if not isinstance(values, Mapping) or "recipe" not in values:
+            return values
+        given = {name: value for name, value in values.items() if name != "recipe"}
+        recipe = get_recipe(values["recipe"])
+        parts = {"rule": recipe.rule, "score": recipe.score, "repair": recipe.repair}
+        if "rule" not in given and isinstance(given.get("options", {}), Mapping):
+            given["options"] = {**recipe.options, **given.get("options", {})}
+        return {**parts, **given}
+
     def model_post_init(self, _: Any) -> None:
         check_sparsity(self.sparsity)
         for sparsity in (*(() if isinstance(self.grid, str) else self.grid), *(self.sweep or ())):
@@ -105,8 +118,9 @@ class RunSpec(Checked):
         return read_as(cls, values)
 
     @property
-    def recipe(self) -> Recipe:
-        return Recipe(self.rule, self.score, self.repair, self.options)
+    def recipe(self) -> Recipe | None:
+        """None where the rule is yet to be chosen."""
+        return None if self.rule == AUTO else Recipe(self.rule, self.score, self.repair, self.options)
 
     @property
     def config(self) -> PruneConfig:
@@ -143,12 +157,13 @@ class Job(Checked):
 
 
 def describe() -> list[tuple[str, str, str]]:
-    """Name, default and meaning of every setting."""
+    """Name, default and meaning of every setting; the shorthand `recipe` last."""
     rows = []
     for name, field in RunSpec.model_fields.items():
         default = "" if field.is_required() else json.dumps(field.get_default(call_default_factory=True))
         rows.append((name, default, field.description or ""))
-    return rows
+    words = "when a spec is read, stands for those of rule, options, score and repair that are not given"
+    return [*rows, ("recipe", "", f"{', '.join(RECIPES)}: {words}")]
 
 
 def read_as(kind: type[Kind], content: object) -> Kind:

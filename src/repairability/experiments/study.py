@@ -183,7 +183,7 @@ def _unique(specs: Sequence[RunSpec]) -> tuple[RunSpec, ...]:
 
 
 def _matches(spec: RunSpec, wanted: Mapping[str, Any]) -> bool:
-    settings = spec.to_dict()
+    settings = {**spec.to_dict(), "recipe": spec.recipe and spec.recipe.name}
     pairs = [(named("setting", setting, settings), values) for setting, values in wanted.items()]
     return all(value in (values if isinstance(values, list) else [values]) for value, values in pairs)
 

@@ -23,21 +23,20 @@ from repairability.network.samples import Samples
 from repairability.progress import track
 from repairability.pruning.plan import PruneConfig, with_forward
 from repairability.pruning.prune import Session
-from repairability.pruning.recipe import Recipe
+from repairability.pruning.recipe import RECIPES, Recipe, distinct
 from repairability.pruning.result import PruneResult, Trial
-from repairability.repairs import RepairLike, get_repair
 from repairability.rules import get_rule
-from repairability.scores import ScoreLike, get_score
 
 TRIED_RULES = ("erk", "lamp", "global", "rr", "residual")
 """What rule "auto" tries."""
 
-BEST = (
-    Recipe("global", "second_order", "reconstruct-all"),
-    Recipe("erk", "second_order", "reconstruct-all", {"floor": 0.0}),
-    Recipe("lamp", "second_order", "reconstruct-all"),
-    Recipe("residual", "second_order", "reconstruct-all", {"solver": "exact"}),
-    Recipe("lamp", "magnitude", "cr+bn"),
+BEST = distinct(
+    RECIPES["strong"],
+    RECIPES["strong"].with_parts(rule="global", options={"over": "prunable"}),
+    RECIPES["strong"].with_parts(rule="erk", options={"floor": 0.0}),
+    RECIPES["strong"].with_parts(rule="lamp"),
+    RECIPES["strong"].with_parts(rule="residual", options={"solver": "exact"}),
+    RECIPES["fast"],
 )
 """What `prune_best` tries, the most promising first (the study operators_rules): an order that breaks ties."""
 
@@ -89,7 +88,8 @@ def prune_best(
     best: tuple[Tensor, PruneResult] | None = None
     taken = 0
     for recipe in track(recipes, "choosing without labels", len(recipes)):
-        names = (get_rule(recipe.rule).name, get_score(recipe.score).name, get_repair(recipe.repair).name)
+        (rule, _), score, repair = recipe.parts()
+        names = (rule.name, score.name, repair.name)
         start = time.perf_counter()
         if trials and start - begun + longest > seconds:
             trials.append(Trial(*names, problem=f"not tried: the {seconds:g} seconds are spent"))
@@ -121,13 +121,12 @@ def choose_rule(
     images: Images,
     *,
     sparsity: float,
-    score: ScoreLike,
-    repair: RepairLike,
+    recipe: Recipe,
     curves: Diagnosis | Curves | None,
     config: PruneConfig,
 ) -> PruneResult:
-    """`rule="auto"`: every rule of TRIED_RULES with the same score and repair, the least KL without doubt."""
-    candidates = [Recipe(rule, score, repair) for rule in TRIED_RULES]
+    """`rule="auto"`: every rule of TRIED_RULES with the recipe's score and repair, the least KL without doubt."""
+    candidates = [recipe.with_parts(rule=rule) for rule in TRIED_RULES]
     return prune_best(
         model,
         images,
@@ -145,7 +144,7 @@ def _with_options(candidate: Recipe, config: PruneConfig) -> Recipe:
     rule = get_rule(candidate.rule)
     known = rule.takes({**config.options, **candidate.options})
     shared = {name: value for name, value in config.options.items() if known is None or name in known}
-    return replace(candidate, rule=rule, options={**shared, **candidate.options})
+    return candidate.with_parts(options={**shared, **candidate.options})
 
 
 def clearly_less(ours: Tensor, theirs: Tensor, doubt: float) -> bool:

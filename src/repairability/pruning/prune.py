@@ -16,14 +16,14 @@ from repairability.masks import apply_masks_
 from repairability.network.batches import Forward
 from repairability.network.discover import layers_named
 from repairability.network.layers import Layers
-from repairability.provenance import timed
+from repairability.provenance import MemoryGrowth, timed
 from repairability.pruning.plan import Measurement, PruneConfig, measurement_for, with_forward
-from repairability.pruning.recipe import Recipe
+from repairability.pruning.recipe import Recipe, RecipeLike, get_recipe
 from repairability.pruning.result import PruneResult
-from repairability.repairs import RepairContext, RepairLike, Statistics, choose_masks, get_repair, measure_statistics
+from repairability.repairs import RepairContext, RepairLike, Statistics, choose_masks, measure_statistics
 from repairability.repairs.choose import Chooser
 from repairability.rules import RuleLike, allocate, get_rule, own_options
-from repairability.scores import ScoreLike, get_score
+from repairability.scores import ScoreLike
 
 AUTO = "auto"
 """In place of a rule: the one of several whose network is nearest to the dense one."""
@@ -34,9 +34,10 @@ def prune(
     images: Images,
     *,
     sparsity: float | None = None,
-    rule: RuleLike = "rr",
-    score: ScoreLike = "magnitude",
-    repair: RepairLike = "cr+bn",
+    recipe: RecipeLike = "strong",
+    rule: RuleLike | None = None,
+    score: ScoreLike | None = None,
+    repair: RepairLike | None = None,
     curves: Diagnosis | Curves | None = None,
     forward: Forward | None = None,
     config: PruneConfig | None = None,
@@ -46,29 +47,34 @@ def prune(
     `images` are what the model takes: a tensor, a tuple, a mapping, or an iterable of such batches; `forward(model,
     batch)` runs one where that is not `model(batch)`, `model(*batch)` or `model(**batch)`.
 
-    `rule` says how many weights each layer loses, `score` which ones, `repair` what is mended afterwards. The first 128
-    images serve the statistics, up to 2,560 after them BatchNorm recalibration (with fewer it cycles, and a warning
-    says so); a reconstruction, and a score that looks at inputs, take the first 1,024. A diagnosis is made only if the
-    rule needs one and none is given as `curves`.
+    `recipe` says how: the name of one of `RECIPES`, or a `Recipe`. Its rule says how many weights each layer loses, its
+    score which ones, its repair what is mended afterwards; `rule`, `score` and `repair` replace these parts one by one
+    (`Recipe.with_parts`), `config.options` set the options of the rule.
+
+    The first 128 images serve the statistics, up to 2,560 after them BatchNorm recalibration (with fewer it cycles, and
+    a warning says so); a reconstruction, and a score that looks at inputs, take the first 1,024. A diagnosis is made
+    only if the rule needs one and none is given as `curves`.
 
     In place of a rule a ready `Allocation` is taken, which then says the sparsity. `rule="auto"` tries several rules
     and keeps the network nearest to the dense one: a call of `prune_best`.
     """
     settings = with_forward(config, forward)
+    whole = get_recipe(recipe).with_parts(score=score, repair=repair)
     if rule == AUTO:
         from repairability.pruning.choose import choose_rule
 
         target = _required(sparsity)
-        return choose_rule(model, images, sparsity=target, score=score, repair=repair, curves=curves, config=settings)
-    recipe = Recipe(get_rule(rule), get_score(score), get_repair(repair), settings.options)
-    target = _agreed(rule, sparsity) if isinstance(rule, Allocation) else _required(sparsity)
+        return choose_rule(model, images, sparsity=target, recipe=whole, curves=curves, config=settings)
+    way = whole.with_parts(rule=rule, options=settings.options)
+    plan = way.rule if isinstance(way.rule, Allocation) else None
+    target = _required(sparsity) if plan is None else _agreed(plan, sparsity)
     calibration = settings.calibration(images, model)
-    if isinstance(rule, Allocation):
+    if plan is not None:
         first = next(calibration.batches(model))
-        layers = Layers(layers_named(model, rule, batch=first, forward=calibration.forward), rule.n_all)
+        layers = Layers(layers_named(model, plan, batch=first, forward=calibration.forward), plan.n_all)
     else:
         layers = settings.layers(model, calibration)
-    return Session(model, layers, calibration, [target], settings, curves).prune(recipe, target)
+    return Session(model, layers, calibration, [target], settings, curves).prune(way, target)
 
 
 def _required(sparsity: float | None) -> float:
@@ -89,20 +95,24 @@ def prune_many(
     images: Images,
     *,
     sparsities: Sequence[float],
-    rules: Sequence[RuleLike],
-    score: ScoreLike = "magnitude",
-    repair: RepairLike = "cr+bn",
+    recipe: RecipeLike = "strong",
+    rules: Sequence[RuleLike] | None = None,
+    score: ScoreLike | None = None,
+    repair: RepairLike | None = None,
     curves: Diagnosis | Curves | None = None,
     forward: Forward | None = None,
     config: PruneConfig | None = None,
 ) -> Iterator[PruneResult]:
-    """`prune` for every sparsity and rule, one after the other; they share one diagnosis and the dense statistics."""
+    """`prune` for every sparsity and rule (unsaid, the recipe's own), one after the other; they share one diagnosis and
+    the dense statistics.
+    """
     settings = with_forward(config, forward)
     targets = [check_sparsity(s) for s in sparsities]
-    recipes = [
-        Recipe(get_rule(rule), get_score(score), get_repair(repair), own_options(rule, rules, settings.options))
-        for rule in rules
-    ]
+    whole = get_recipe(recipe).with_parts(score=score, repair=repair)
+    if rules is None:
+        recipes = [whole.with_parts(options=settings.options)]
+    else:
+        recipes = [whole.with_parts(rule=x, options=own_options(x, rules, settings.options)) for x in rules]
     calibration = settings.calibration(images, model)
     session = Session(model, settings.layers(model, calibration), calibration, targets, settings, curves)
     return _results(session, recipes)
@@ -163,12 +173,13 @@ class Session:
 
     def prune(self, recipe: Recipe, sparsity: float) -> PruneResult:
         """A pruned and repaired copy, by this recipe."""
-        rule, score, repair = get_rule(recipe.rule), get_score(recipe.score), get_repair(recipe.repair)
+        memory = MemoryGrowth()
+        (rule, options), score, repair = recipe.parts()
         curves = self.curves_for(recipe)
         statistics = self.statistics() if repair.needs_statistics else {}
         timings = dict(self.spent)
         with timed(timings, "allocate"):
-            plan = allocate(self.layers, sparsity=sparsity, rule=rule, curves=curves, **recipe.options)
+            plan = allocate(self.layers, sparsity=sparsity, rule=rule, curves=curves, **options)
         pruned = copy_of(self.model)
         lost = self.layers.subset(name for name in plan if plan.pruned(name)).on(pruned)
         # a score that looks at inputs chooses on the way of the repair, where that goes layer by layer
@@ -190,6 +201,8 @@ class Session:
             diagnosis=curves if isinstance(curves, Diagnosis) and _used(recipe) else None,
             timings=timings,
             score=score.name,
+            recipe=recipe.name,
+            memory_mb=memory.megabytes(),
             notes=(*repair.notes(pruned, lost), *(f"{x} is not pruned: {y}" for x, y in self.layers.left_out.items())),
         )
 

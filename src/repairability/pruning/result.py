@@ -46,6 +46,8 @@ class PruneResult:
     score: str = "magnitude"
     trials: tuple[Trial, ...] = ()  # of a choice without labels, this one among them
     notes: tuple[str, ...] = ()  # what the repair did here, what was left out and why
+    recipe: str = ""  # its name, with the parts that were replaced
+    memory_mb: float | None = None  # by which the process grew at its peak, diagnosis included; None: not known
 
     @property
     def sparsity(self) -> float:
@@ -62,11 +64,15 @@ class PruneResult:
         """The share of all parameters that might be pruned."""
         return self.allocation.coverage
 
+    @property
+    def seconds(self) -> float:
+        """What this recipe took, over all stages; what a choice tried beside it stands in the trials."""
+        return sum(self.timings.values())
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model and what this object knows as safetensors; `repairability.load` reads it back."""
-        save_checkpoint(
-            path, self.model, self.allocation, score=self.score, repair=self.repair, fingerprint=self.fingerprint
-        )
+        way = {"recipe": self.recipe, "score": self.score, "repair": self.repair}
+        save_checkpoint(path, self.model, self.allocation, fingerprint=self.fingerprint, **way)
 
     def table(self) -> Table:
         columns = ["layer", "kept", "total", "sparsity"]
@@ -79,8 +85,11 @@ class PruneResult:
         spent = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in self.timings.items())
         caption = (
             f"rule {self.allocation.rule}, score {self.score}, repair {self.repair}: {percent(self.sparsity)} of the "
-            f"prunable weights, {percent(self.global_sparsity)} of all; {spent}"
+            f"prunable weights, {percent(self.global_sparsity)} of all\n"
+            f"recipe {self.recipe}: {self.seconds:.2f} s ({spent})"
         )
+        if self.memory_mb is not None:
+            caption += f", memory grown by {self.memory_mb:,.0f} MB at its peak"
         if self.coverage is not None:
             caption += f"\n{percent(self.coverage)} of all parameters might be pruned"
         caption += "".join(f"\n{note}" for note in self.notes)
@@ -112,10 +121,13 @@ class PruneResult:
         """Plain objects: what `--json` prints."""
         return {
             **self.allocation.to_dict(),
+            "recipe": self.recipe,
             "score": self.score,
             "repair": self.repair,
             "calibration": self.fingerprint,
             "timings": dict(self.timings),
+            "seconds": self.seconds,
+            "memory_mb": self.memory_mb,
             "coverage": self.coverage,
             "notes": list(self.notes),
             **({"trials": [asdict(trial) for trial in self.trials]} if self.trials else {}),

@@ -56,12 +56,18 @@ class Rule:
         return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
 
 
+@dataclass(frozen=True)
+class Ready:
+    """An allocation that was made before, as a function of a rule."""
+
+    allocation: Allocation
+
+    def __call__(self, layers: Layers, sparsity: float, curves: Any = None) -> Allocation:
+        if layers.totals != dict(self.allocation.totals):
+            raise InputError("the allocation was made for other layers than those that are to be pruned")
+        return self.allocation
+
+
 def ready(allocation: Allocation) -> Rule:
     """An allocation that was made before, as a rule that always gives it."""
-
-    def given(layers: Layers, sparsity: float, curves: Any = None) -> Allocation:
-        if layers.totals != dict(allocation.totals):
-            raise InputError("the allocation was made for other layers than those that are to be pruned")
-        return allocation
-
-    return Rule(given, allocation.rule or "given", curves=False)
+    return Rule(Ready(allocation), allocation.rule or "given", curves=False)
