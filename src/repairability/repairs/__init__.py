@@ -1,5 +1,5 @@
-"""Repairs: what is mended after pruning, without labels or gradients. One signature, one registry; names, chains of
-names ("cr+bn"), or callables.
+"""Repairs: what is mended after pruning, without labels, and but for "match" without gradients. One signature, one
+registry; names, chains of names ("cr+bn"), or callables.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from repairability.repairs.batchnorm import SHORT, BatchNormRepair, recalibrated
 from repairability.repairs.chain import Chain
 from repairability.repairs.channel import ChannelRepair
 from repairability.repairs.choose import choose_masks
+from repairability.repairs.match import OutputMatching, flips
 from repairability.repairs.model import repair_model
 from repairability.repairs.none import NoRepair
 from repairability.repairs.reconstruct import Reconstruction
@@ -35,6 +36,8 @@ REPAIRS: dict[str, Repair] = {
     "bn-short": BatchNormRepair(*SHORT),
     "reconstruct": Reconstruction(),
     "reconstruct-all": Reconstruction(everything=True),
+    "match": OutputMatching(),
+    "match-flips": OutputMatching(augment=flips),
 }
 
 
@@ -71,6 +74,7 @@ __all__ = [
     "Chain",
     "ChannelRepair",
     "NoRepair",
+    "OutputMatching",
     "Reconstruction",
     "Repair",
     "RepairContext",
@@ -78,6 +82,7 @@ __all__ = [
     "Response",
     "Statistics",
     "choose_masks",
+    "flips",
     "get_repair",
     "measure_statistics",
     "recalibrated",
