@@ -282,7 +282,7 @@ def test_what_a_repair_needs_and_can_is_declared() -> None:
     fitting = ["reconstruct", "reconstruct-all", "reconstruct+bn"]
     assert [x for x in names if repairs[x].chooses_masks] == fitting
     assert [x for x in names if repairs[x].fit is not None] == fitting
-    assert [x for x in names if repairs[x].needs_gradients] == ["match", "match-flips"]
+    assert [x for x in names if repairs[x].needs_gradients] == ["match", "match-flips", "match-crops"]
     with pytest.raises(
         InputError,
         match="unknown repair 'xyz'; known: affine, affine-moments, bn, bn-cumulative, bn-short, cr, cr-mean",

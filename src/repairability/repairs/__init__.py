@@ -10,11 +10,12 @@ from dataclasses import replace
 from repairability.errors import InputError
 from repairability.naming import name_of, named
 from repairability.repairs.affine import AffineRepair
+from repairability.repairs.augment import crops, flips
 from repairability.repairs.batchnorm import SHORT, BatchNormRepair, recalibrated
 from repairability.repairs.chain import Chain
 from repairability.repairs.channel import ChannelRepair
 from repairability.repairs.choose import choose_masks
-from repairability.repairs.match import OutputMatching, flips
+from repairability.repairs.match import OutputMatching
 from repairability.repairs.model import repair_model
 from repairability.repairs.none import NoRepair
 from repairability.repairs.reconstruct import Reconstruction
@@ -38,6 +39,7 @@ REPAIRS: dict[str, Repair] = {
     "reconstruct-all": Reconstruction(everything=True),
     "match": OutputMatching(),
     "match-flips": OutputMatching(augment=flips),
+    "match-crops": OutputMatching(augment=crops),
 }
 
 
@@ -82,6 +84,7 @@ __all__ = [
     "Response",
     "Statistics",
     "choose_masks",
+    "crops",
     "flips",
     "get_repair",
     "measure_statistics",

@@ -14,7 +14,7 @@ from repairability._torch import channels_last_, differentiating_, evaluating
 from repairability.calibration import CalibrationSet
 from repairability.comparison import Comparison, Distance, agreement_of_outputs, outputs_of
 from repairability.errors import InputError
-from repairability.network.batches import Batch, described, sample_count, to_model
+from repairability.network.batches import Batch, sample_count, to_model
 from repairability.network.layers import Layers, part_of, tensor_of
 from repairability.network.outputs import picked
 from repairability.network.samples import Samples
@@ -28,6 +28,9 @@ Augment = Callable[[Batch, torch.Generator], Batch]
 _PACED = 20
 """After so many steps it is known how many fit into the seconds."""
 
+_LEAST = 1e-2
+"""A parameter moves as if its values were of this size at least: one that is all zeros can leave it."""
+
 _KEPT = 2**26
 """So many values that the dense network puts out are kept (256 MB); where there are more, it runs in each step."""
 
@@ -35,7 +38,8 @@ _KEPT = 2**26
 @dataclass(frozen=True)
 class OutputMatching(Repair):
     """Adam on |y - y_dense|^2 / |y_dense|^2 of the networks' outputs, over every parameter but the weights that are
-    gone; the rate falls to zero as a cosine. With gradients, without labels.
+    gone; with gradients, without labels. A step moves a value by about `rate` times the root mean square of its
+    parameter's values that are not zero; the rate falls to zero as a cosine.
 
     Of the first `images` samples the last share `held_out` is not trained on: there the distance to the dense network
     (KL for logits, else the relative squared error) is measured at the start, every `check` steps and at the end, and
@@ -47,9 +51,9 @@ class OutputMatching(Repair):
     """
 
     needs_gradients = True
-    steps: int = 1000
-    seconds: float = 600.0
-    rate: float = 1e-3
+    steps: int = 2000
+    seconds: float = 1800.0
+    rate: float = 1e-2
     batch_size: int = 64
     images: int = IMAGES
     held_out: float = 1 / 8
@@ -129,13 +133,13 @@ class OutputMatching(Repair):
 
     def _rates(self, remarks: list[str]) -> Iterator[float]:
         """rate (1 + cos(pi i / steps)) / 2 for each step i, with as many steps as fit into the seconds."""
-        begun, steps, i = time.monotonic(), self.steps, 0
+        begun, steps, i = time.monotonic(), float(self.steps), 0
         while i < steps:
             yield self.rate * (1 + math.cos(math.pi * i / steps)) / 2
             i += 1
             spent = time.monotonic() - begun
             if i == _PACED:
-                steps = min(steps, max(i, int(self.seconds * i / spent)))
+                steps = min(steps, max(i, self.seconds * i / spent))
             if spent > self.seconds:
                 break
         if i < self.steps:
@@ -173,7 +177,8 @@ class _Weights:
 
     def __init__(self, model: nn.Module, lost: Layers) -> None:
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.Adam(self.trained)
+        self.sizes = [_size(parameter.detach()) for parameter in self.trained]
+        self.optimizer = torch.optim.Adam([{"params": [parameter]} for parameter in self.trained])
         self.steps = 0
         self.gone: dict[Tensor, Tensor] = {}  # parameter -> where its weights are gone
         for layer in lost:
@@ -183,11 +188,12 @@ class _Weights:
 
     def step_(self, error: Tensor, rate: float) -> None:
         self.optimizer.zero_grad()
-        self.optimizer.param_groups[0]["lr"] = rate
         error.backward()  # type: ignore[no-untyped-call]
         for parameter, gone in self.gone.items():
             if parameter.grad is not None:
                 parameter.grad.masked_fill_(gone, 0)
+        for group, size in zip(self.optimizer.param_groups, self.sizes, strict=True):
+            group["lr"] = rate * size
         self.optimizer.step()
         self.steps += 1
         with torch.no_grad():
@@ -201,6 +207,12 @@ class _Weights:
         with torch.no_grad():
             for parameter, values in zip(self.trained, state, strict=True):
                 parameter.copy_(values)
+
+
+def _size(parameter: Tensor) -> float:
+    """The root mean square of what is not zero."""
+    squares = parameter.square()
+    return max(_LEAST, float((squares.sum() / squares.count_nonzero().clamp(min=1)).sqrt()))
 
 
 class _Nearness:
@@ -258,11 +270,3 @@ def _check_precision(model: nn.Module, repair: str) -> None:
                 f"repair {repair!r} trains, and {name} is {parameter.dtype}, too coarse for small steps; "
                 "prune model.float() and convert what comes out"
             )
-
-
-def flips(batch: Batch, generator: torch.Generator) -> Batch:
-    """Half of the images [n, C, H, W] mirrored, left to right."""
-    if not isinstance(batch, Tensor) or batch.dim() != 4:
-        raise InputError(f"flips are of images [n, C, H, W], not of a batch of {described(batch)}")
-    mirrored = torch.randint(0, 2, (len(batch), 1, 1, 1), generator=generator).bool()
-    return torch.where(mirrored, batch.flip(3), batch)
