@@ -47,7 +47,7 @@ def context_of(dense: nn.Module, pruned: nn.Module, samples: Any = IMAGES) -> Re
 
 
 def distance(dense: nn.Module, other: nn.Module, samples: Any = HELD) -> float:
-    value = agreement(dense, other, samples).value
+    value = agreement(dense, other, samples, distance="error").value
     assert value is not None
     return value
 
@@ -224,7 +224,7 @@ def test_any_batch_any_output() -> None:
     batches = [{"values": torch.randn(n, *more, 6, generator=generator)} for n, more in ((20, ()), (24, (3,)), (9, ()))]
     repair = OutputMatching(**{**QUICK, "steps": 100})
     result = prune(model, batches, sparsity=0.5, rule="uniform", repair=repair)
-    assert any("error relative to the dense on 7 held-out samples from" in note for note in result.notes)
+    assert any("distance to the dense network (error) on 7 held-out samples from" in note for note in result.notes)
 
 
 def test_what_goes_in_by_a_forward_of_ones_own() -> None:
@@ -235,10 +235,10 @@ def test_what_goes_in_by_a_forward_of_ones_own() -> None:
         samples,
         sparsity=0.3,
         rule="uniform",
-        repair=OutputMatching(**QUICK),
+        repair=OutputMatching(**QUICK, loss="kl"),
         forward=lambda network, batch: {"logits": network(batch["x"])},
     )
-    assert any("mean KL to the dense network on 5 held-out samples" in note for note in result.notes)
+    assert any("distance to the dense network (kl) on 5 held-out samples" in note for note in result.notes)
 
 
 # --- in a chain, by name -------------------------------------------------------------------------------------------
@@ -256,7 +256,9 @@ def test_as_a_step_of_a_chain(dense: nn.Module) -> None:
         assert torch.equal(mask, before.masks[name])
         assert (result.model.get_parameter(f"{name}.weight")[~mask] == 0).all()
     assert "match trains whatever stays, with gradients, no labels, on at most 1024 samples" in result.notes
-    assert any(note.startswith("match brought the mean KL") for note in result.notes)
+    assert any(
+        note.startswith("match brought the distance to the dense network (error) on 12") for note in result.notes
+    )
 
 
 # --- it leaves no trace --------------------------------------------------------------------------------------------

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from repairability.errors import InputError
 from repairability.network.batches import Batch, described
 from repairability.training.steps import augmented
+
+Augment = Callable[[Batch, torch.Generator], Batch]
+"""(batch, generator) -> another batch like it, drawn from the generator alone."""
 
 
 def flips(batch: Batch, generator: torch.Generator) -> Tensor:

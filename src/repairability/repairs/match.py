@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,11 +19,9 @@ from repairability.network.layers import Layers, part_of, tensor_of
 from repairability.network.outputs import picked
 from repairability.network.samples import Samples
 from repairability.progress import track
+from repairability.repairs.augment import Augment
 from repairability.repairs.repair import Repair, RepairContext
 from repairability.repairs.walk import IMAGES
-
-Augment = Callable[[Batch, torch.Generator], Batch]
-"""(batch, generator) -> another batch like it, drawn from the generator alone."""
 
 _PACED = 20
 """After so many steps it is known how many fit into the seconds."""
@@ -41,10 +39,10 @@ class OutputMatching(Repair):
     gone; with gradients, without labels. A step moves a value by about `rate` times the root mean square of its
     parameter's values that are not zero; the rate falls to zero as a cosine.
 
-    Of the first `images` samples the last share `held_out` is not trained on: there the distance to the dense network
-    (KL for logits, else the relative squared error) is measured at the start, every `check` steps and at the end, and
-    the state with the least is kept. `augment` changes each batch; the dense network says what the changed one is to
-    give. BatchNorm keeps its statistics, its scales and shifts are trained; everything runs in eval mode.
+    Of the first `images` samples the last share `held_out` is not trained on: there the same error is measured at the
+    start, every `check` steps and at the end, and the state with the least is kept. `loss` names another error; of
+    logits the squares serve better than KL. `augment` changes each batch, and the dense network says what the changed
+    one is to give. BatchNorm keeps its statistics, its scales and shifts are trained; everything runs in eval mode.
 
     The same seed gives the same answer, unless the `seconds` do not suffice: then the rate falls to zero within the
     steps that do fit, and the remarks say so.
@@ -83,7 +81,7 @@ class OutputMatching(Repair):
         model, calibration = context.model, context.calibration
         _check_precision(model, self.name)
         training, held = self._parts(calibration.held[: self.images])
-        nearness = _Nearness(context, list(held.split(self.batch_size)))
+        nearness = _Nearness(context, list(held.split(self.batch_size)), Comparison(self.loss))
         with channels_last_(model), evaluating(context.dense) as dense, differentiating_(model) as network:
             weights = _Weights(model, context.layers)
             start = least = nearness.measured()
@@ -94,7 +92,7 @@ class OutputMatching(Repair):
                     least, best = distance, weights.state()
             weights.load_(best)
         came = f"from {start:.4g} to {least:.4g}" if least < start else f"nowhere below {start:.4g}: its start is kept"
-        where = f"{nearness.name} on {len(held)} held-out samples"
+        where = f"distance to the dense network ({nearness.comparison.name}) on {len(held)} held-out samples"
         context.remarks.append(f"{self.name} brought the {where} {came}, in {weights.steps:,} steps")
 
     def _parts(self, samples: Samples) -> tuple[Samples, Samples]:
@@ -218,23 +216,18 @@ def _size(parameter: Tensor) -> float:
 class _Nearness:
     """How far our copy is from the dense network on these batches."""
 
-    def __init__(self, context: RepairContext, batches: list[Batch]) -> None:
-        self.context, self.batches, self.comparison = context, batches, Comparison()
+    def __init__(self, context: RepairContext, batches: list[Batch], comparison: Comparison) -> None:
+        self.context, self.batches, self.comparison = context, batches, comparison
         self.wanted = self._outputs(context.dense)
 
     def _outputs(self, network: nn.Module) -> list[Tensor]:
-        forward = self.context.calibration.forward
-        return outputs_of(network, self.batches, forward=forward, comparison=self.comparison)
+        return outputs_of(network, self.batches, forward=self.context.calibration.forward)
 
     def measured(self) -> float:
         pairs = zip(self.wanted, self._outputs(self.context.model), strict=True)
         value = agreement_of_outputs(pairs, self.comparison).value
         assert value is not None
         return value
-
-    @property
-    def name(self) -> str:
-        return "mean KL to the dense network" if self.comparison.distance == "kl" else "error relative to the dense"
 
 
 def _kept_outputs(
