@@ -131,10 +131,11 @@ def evaluating(model: nn.Module, *, writing: bool = False) -> Iterator[nn.Module
 
     `writing`: of our copy, whose parameters and BatchNorm statistics are written meanwhile and stay so.
     """
-    network = _shadow_of(unwrapped(model), writing=writing)
-    with _random_state_lent(), torch.inference_mode(False), torch.no_grad(), _full_precision(network):
+    with _random_state_lent(), torch.inference_mode(False), torch.no_grad():
+        network = _shadow_of(unwrapped(model), writing=writing)
         network.eval()
-        yield network
+        with _full_precision(network):
+            yield network
 
 
 @contextmanager
@@ -149,6 +150,23 @@ def recalibrating_(model: nn.Module, momentum: float | None) -> Iterator[nn.Modu
             norm.momentum = momentum
             norm.train()
         yield network
+
+
+@contextmanager
+def differentiating_(model: nn.Module) -> Iterator[nn.Module]:
+    """The network to run so that gradients reach every parameter of our copy; for the rest as in `evaluating`.
+    `requires_grad` comes back, and no gradient stays.
+    """
+    wants = [(p, p.requires_grad) for p in model.parameters() if not is_lazy(p) and p.is_floating_point()]
+    try:
+        with evaluating(model, writing=True) as network, torch.enable_grad():
+            for parameter, _ in wants:
+                parameter.requires_grad_(True)
+            yield network
+    finally:
+        for parameter, want in wants:
+            parameter.grad = None
+            parameter.requires_grad_(want)
 
 
 @contextmanager

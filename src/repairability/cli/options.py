@@ -29,7 +29,7 @@ RULES = "uniform, global, erk, lamp, raw, residual, rr, forced"
 SCORES = "magnitude, activation, second_order"
 REPAIRS = (
     "none, cr, cr-simultaneous, cr-median, cr-mean, cr-small-mean, affine, affine-moments, bn, bn-cumulative, "
-    "bn-short, reconstruct, reconstruct-all"
+    "bn-short, reconstruct, reconstruct-all, match, match-flips, match-crops"
 )
 OBSERVED = "layer, norm, norm-or-layer"
 METHODS = "cts, agreement"

@@ -188,9 +188,10 @@ class Session:
             with timed(timings, "mask"):
                 masks = choose_masks(self.model, plan, self.calibration, score=score, layers=self.layers)
                 apply_masks_(pruned, masks)
+        context = RepairContext(pruned, lost, self.model, self.calibration, statistics, chooser)
         with timed(timings, "repair"):
             if lost:
-                repair(RepairContext(pruned, lost, self.model, self.calibration, statistics, chooser))
+                repair(context)
                 _check_finite(pruned, self.model, repair.name)
         return PruneResult(
             model=pruned,
@@ -201,9 +202,13 @@ class Session:
             diagnosis=curves if isinstance(curves, Diagnosis) and _used(recipe) else None,
             timings=timings,
             score=score.name,
-            recipe=recipe.name,
+recipe=recipe.name,
             memory_mb=memory.megabytes(),
-            notes=(*repair.notes(pruned, lost), *(f"{x} is not pruned: {y}" for x, y in self.layers.left_out.items())),
+            notes=(
+                *repair.notes(pruned, lost),
+                *context.remarks,
+                *(f"{x} is not pruned: {y}" for x, y in self.layers.left_out.items()),
+            ),
         )
 
 

@@ -1,5 +1,5 @@
-"""Repairs: what is mended after pruning, without labels or gradients. One signature, one registry; names, chains of
-names ("cr+bn"), or callables.
+"""Repairs: what is mended after pruning, without labels, and but for "match" without gradients. One signature, one
+registry; names, chains of names ("cr+bn"), or callables.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from dataclasses import replace
 from repairability.errors import InputError
 from repairability.naming import name_of, named
 from repairability.repairs.affine import AffineRepair
+from repairability.repairs.augment import crops, flips
 from repairability.repairs.batchnorm import SHORT, BatchNormRepair, recalibrated
 from repairability.repairs.chain import Chain
 from repairability.repairs.channel import ChannelRepair
 from repairability.repairs.choose import choose_masks
+from repairability.repairs.match import OutputMatching
 from repairability.repairs.model import repair_model
 from repairability.repairs.none import NoRepair
 from repairability.repairs.reconstruct import BUDGET, Reconstruction
@@ -36,6 +38,9 @@ REPAIRS: dict[str, Repair] = {
     "reconstruct": Reconstruction(),
     "reconstruct-all": Reconstruction(everything=True),
     "rectified": Reconstruction(everything=True, budget=BUDGET, rounds=3),
+    "match": OutputMatching(),
+    "match-flips": OutputMatching(augment=flips),
+    "match-crops": OutputMatching(augment=crops),
 }
 
 
@@ -72,6 +77,7 @@ __all__ = [
     "Chain",
     "ChannelRepair",
     "NoRepair",
+    "OutputMatching",
     "Reconstruction",
     "Repair",
     "RepairContext",
@@ -79,6 +85,8 @@ __all__ = [
     "Response",
     "Statistics",
     "choose_masks",
+    "crops",
+    "flips",
     "get_repair",
     "measure_statistics",
     "recalibrated",

@@ -22,6 +22,10 @@ class Chain(Repair):
         return any(step.needs_statistics for step in self.steps)
 
     @property
+    def needs_gradients(self) -> bool:  # type: ignore[override]
+        return any(step.needs_gradients for step in self.steps)
+
+    @property
     def chooses_masks(self) -> bool:  # type: ignore[override]
         return self.steps[0].chooses_masks
 

@@ -28,7 +28,8 @@ class RepairContext:
     model: our copy, pruned already, to be mended in place. layers: those of it that lost weights. dense: the network it
     was made of, to be read only. statistics: the dense network's pooled moments of each of the layers (none where the
     repair does not need them). calibration: the unlabeled images. choose: where the repair chooses the masks on its
-    way, how; the model is then not pruned yet.
+    way, how; the model is then not pruned yet. remarks: to these the repair appends
+    what there is to tell of how it went, for the result's notes.
     """
 
     model: nn.Module
@@ -37,6 +38,7 @@ class RepairContext:
     calibration: CalibrationSet
     statistics: Statistics = field(default_factory=dict)
     choose: Choose | None = None
+    remarks: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,13 @@ class Repair(Named, ABC):
     """Mends a pruned network in place. What it needs and what it can do, it declares:
 
     needs_statistics: the dense network's moments. chooses_masks: it goes layer by layer and can ask a score on its way.
-    fit: the least squares it begins with, from which the diagnostics know what it leaves; else it may `respond`.
+    needs_gradients: it trains, without labels. fit: the least squares it begins with, from which the diagnostics know
+    what it leaves; else it may `respond`.
     """
 
     needs_statistics: ClassVar[bool] = False
     chooses_masks: ClassVar[bool] = False
+    needs_gradients: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, context: RepairContext) -> None: ...
