@@ -290,12 +290,16 @@ def state_digest(model: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
+_BEGINNING = threading.Lock()
+"""While workers begin, the process's number of threads is theirs."""
+
+
 @contextmanager
 def workers(count: int) -> Iterator[ThreadPoolExecutor]:
     """Threads of which each computes alone. Kernels that share their work wait for the slowest thread at every step,
     and beside another busy process that is most of the time; these only wait when all is done.
     """
-    before, begun = torch.get_num_threads(), threading.Barrier(count + 1)
+    begun = threading.Barrier(count + 1)
 
     def begin() -> None:
         torch.get_num_threads()  # a thread takes over the process's number where it first asks, so ask before
@@ -304,10 +308,12 @@ def workers(count: int) -> Iterator[ThreadPoolExecutor]:
 
     pool = ThreadPoolExecutor(count, initializer=begin)
     try:
-        for _ in range(count):
-            pool.submit(int)  # a thread each: none is idle before all have begun
-        begun.wait()
-        torch.set_num_threads(before)  # for threads to come; the workers keep theirs
+        with _BEGINNING:
+            before = torch.get_num_threads()
+            for _ in range(count):
+                pool.submit(int)  # a thread each: none is idle before all have begun
+            begun.wait()
+            torch.set_num_threads(before)  # for threads to come; the workers keep theirs
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
