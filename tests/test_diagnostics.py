@@ -70,7 +70,7 @@ def test_a_fault_in_a_thread_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(products.LevelProducts, "chunks", fail)
     with threads(2):
-        with pytest.raises(RuntimeError, match="no memory"):
+        with pytest.raises(InputError, match="no memory"):
             diagnose(create_model("networks:Residual"), calibration(10), grid=(0.3, 0.9))
         assert torch.get_num_threads() == 2
 
