@@ -21,6 +21,7 @@ from repairability import (
     diagnose,
     prunable_layers,
 )
+from repairability._torch import threads
 from repairability.diagnostics import GRID, products
 from repairability.repairs import ChannelRepair
 
@@ -44,6 +45,45 @@ def assert_literal(
             expected = reference.diagnose(model, x, layer, float(s), norm=(norms or {}).get(layer), **options)
             got = (found.raw[layer][k], found.residual[layer][k], found.rr[layer][k])
             np.testing.assert_allclose(got, expected, rtol=rtol, atol=1e-12, err_msg=f"{layer} at {s}")
+
+
+# --- threads -------------------------------------------------------------------------------------------------------
+
+
+def test_any_number_of_threads_measures_the_same_and_the_same_bits_again() -> None:
+    model = create_model("networks:Residual").double()
+    found = {}
+    for count in (1, 2, 3):
+        with threads(count):
+            found[count] = [diagnose(model, calibration(10, batch_size=4), grid=(0.3, 0.9)) for _ in range(2)]
+            assert torch.get_num_threads() == count
+    for first, second in found.values():
+        for layer in first.rr:
+            np.testing.assert_array_equal(first.rr[layer], second.rr[layer])
+            np.testing.assert_allclose(first.rr[layer], found[1][0].rr[layer], rtol=1e-9)
+            np.testing.assert_allclose(first.raw[layer], found[1][0].raw[layer], rtol=1e-9)
+
+
+def test_a_fault_in_a_thread_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(products.LevelProducts, "chunks", fail)
+    with threads(2):
+        with pytest.raises(InputError, match="no memory"):
+            diagnose(create_model("networks:Residual"), calibration(10), grid=(0.3, 0.9))
+        assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("chunk", [1, 40, 700])
+def test_chunks_of_any_size_measure_the_same(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = create_model("networks:Residual").double()
+    whole = diagnose(model, calibration(20), grid=(0.3, 0.9))
+    monkeypatch.setattr(products, "_CHUNK", chunk)
+    cut = diagnose(model, calibration(20), grid=(0.3, 0.9))
+    for layer in whole.rr:
+        np.testing.assert_allclose(cut.rr[layer], whole.rr[layer], rtol=1e-9)
+        np.testing.assert_allclose(cut.raw[layer], whole.raw[layer], rtol=1e-9)
 
 
 # --- agreement with the literal method -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from repairability import InputError
+from repairability.algebra.scratch import Scratch
 from repairability.algebra.sums import EPS, ChannelSums
 
 LEVELS, SAMPLES, CHANNELS, POSITIONS = 3, 10, 4, 6
@@ -48,6 +49,31 @@ def test_any_split_and_order_agrees(cuts: list[int], order: list[int]) -> None:
         parts.update(a[index], b[:, index])
     close(parts, whole, 1e-9)
     torch.testing.assert_close(parts.distance(), whole.distance(), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("samples", [1, SAMPLES])
+@pytest.mark.parametrize("widths", [[1] * POSITIONS, [4, 2], [POSITIONS]])
+def test_the_positions_may_come_in_parts(samples: int, widths: list[int]) -> None:
+    a, b = (x[..., :samples, :, :] for x in activations())
+    parts, scratch = ChannelSums(LEVELS, CHANNELS), Scratch()
+    parts.update(a, iter(b.split(widths, dim=-1)), scratch)
+    parts.update(a + 1, iter(b.split(widths, dim=-1)), scratch)
+    whole = summed(a, b)
+    whole.update(a + 1, b)
+    close(parts, whole, 1e-9)
+
+
+def test_sums_of_several_add_up() -> None:
+    a, b = activations()
+    scale, shift = torch.tensor([0.5, 2.0, -1.0, 0.0]), torch.tensor([0.0, 1.0, -2.0, 3.0])
+    whole = summed(a, b, scale=scale, shift=shift)
+    total = whole.empty()
+    assert (total.samples, total.count) == (0, 0)
+    for part in (slice(0, 3), slice(3, SAMPLES)):
+        own = whole.empty()
+        own.update(a[part], b[:, part])
+        total.add(own)
+    close(total, whole, 1e-9)
 
 
 def test_moments_are_pooled_and_biased() -> None:
@@ -100,3 +126,5 @@ def test_clear_errors() -> None:
         summed(a[:, :2], b)
     with pytest.raises(InputError, match="pruned activations must be"):
         summed(a, b[:2])
+    with pytest.raises(InputError, match="not 4 positions"):
+        ChannelSums(LEVELS, CHANNELS).update(a, iter([b[..., :4]]))

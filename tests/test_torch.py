@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,7 +9,7 @@ from torch.nn.utils import prune
 
 from networks import Residual, small_net
 from repairability import InputError
-from repairability._torch import copy_of, evaluating, masked_names, recalibrating_, seeded, unwrapped
+from repairability._torch import copy_of, evaluating, masked_names, recalibrating_, seeded, unwrapped, workers
 from test_sacred import Counting, complete_state, same, users_model
 
 IMAGES = torch.randn(4, 3, 9, 9, generator=torch.Generator().manual_seed(0))
@@ -146,3 +148,27 @@ def test_what_cannot_be_copied_is_named() -> None:
 
     with pytest.raises(InputError, match="Stubborn cannot be copied: one of a kind"):
         copy_of(Stubborn())
+
+
+def test_workers_compute_alone_and_nobody_else_does() -> None:
+    before = torch.get_num_threads()
+    counts: list[int] = []
+    try:
+        torch.set_num_threads(3)
+        with workers(2) as pool:
+            counts += pool.map(lambda _: torch.get_num_threads(), range(4))
+            counts.append(torch.get_num_threads())
+            newcomer = threading.Thread(target=lambda: counts.append(torch.get_num_threads()))
+            newcomer.start()
+            newcomer.join()
+        counts.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(before)
+    assert counts == [1, 1, 1, 1, 3, 3, 3]
+
+
+def test_workers_that_fail_leave_the_threads_as_they_were() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(ZeroDivisionError), workers(2) as pool:
+        list(pool.map(lambda x: 1 // x, range(4)))
+    assert torch.get_num_threads() == before

@@ -8,6 +8,7 @@ import copy
 import hashlib
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from types import CellType, FunctionType, MethodType
 from typing import Any, ClassVar
@@ -305,6 +306,35 @@ def state_digest(model: nn.Module) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
+
+
+_BEGINNING = threading.Lock()
+"""While workers begin, the process's number of threads is theirs."""
+
+
+@contextmanager
+def workers(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads of which each computes alone. Kernels that share their work wait for the slowest thread at every step,
+    and beside another busy process that is most of the time; these only wait when all is done.
+    """
+    begun = threading.Barrier(count + 1)
+
+    def begin() -> None:
+        torch.get_num_threads()  # a thread takes over the process's number where it first asks, so ask before
+        torch.set_num_threads(1)
+        begun.wait()
+
+    pool = ThreadPoolExecutor(count, initializer=begin)
+    try:
+        with _BEGINNING:
+            before = torch.get_num_threads()
+            for _ in range(count):
+                pool.submit(int)  # a thread each: none is idle before all have begun
+            begun.wait()
+            torch.set_num_threads(before)  # for threads to come; the workers keep theirs
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager

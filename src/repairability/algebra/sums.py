@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from repairability.algebra.scratch import Scratch
 from repairability.errors import InputError
 
 EPS = 1e-8
@@ -63,54 +65,62 @@ class ChannelSums:
     bb: Tensor
     ab: Tensor
 
-    def update(self, dense: Tensor, pruned: Tensor | None = None) -> None:
-        """Add a batch: `dense` [N, C, P] and `pruned` [K, N, C, P] (none when there are no levels)."""
+    def update(
+        self, dense: Tensor, pruned: Tensor | Iterable[Tensor] | None = None, scratch: Scratch | None = None
+    ) -> None:
+        """Add a batch: `dense` [N, C, P] and `pruned` [K, N, C, P], whole or in parts one after the other along the
+        positions (none when there are no levels).
+        """
         if dense.dim() != 3 or dense.shape[1] != self.channels:
             raise InputError(f"dense activations must be [N, {self.channels}, P], not {tuple(dense.shape)}")
         if pruned is None:
             pruned = dense.new_empty((0, *dense.shape))
-        if pruned.shape != (self.levels, *dense.shape):
-            raise InputError(f"pruned activations must be {(self.levels, *dense.shape)}, not {tuple(pruned.shape)}")
+        parts = [pruned] if isinstance(pruned, Tensor) else pruned
         samples, _, positions = dense.shape
-        # Per channel, values [P * N] with the samples fastest; the dense output is one more row beside the levels. The
-        # weight of a sample is known from the dense output alone, so every sum over samples and positions is an inner
-        # product: of the rows with w*a, a, w and 1, and of their squares with w and 1.
-        rows = dense.new_empty((self.levels + 1, self.channels, positions, samples), dtype=torch.float64)
-        rows[:-1] = pruned.permute(0, 2, 3, 1)
-        rows[-1] = dense.permute(1, 2, 0)
-        a = rows[-1]  # [C, P, N]
-        s, t = (x.to(a.device)[:, None] for x in (self.scale, self.shift))
-        observed_square = s * s * (a * a).sum(1) + 2 * s * t * a.sum(1) + t * t * positions  # of s*a + t, [C, N]
-        w = 1 / (observed_square + EPS)
+        scratch = scratch or Scratch()
+        # A sample's weight is known only when all its dense output is. So first plain sums over the positions of each
+        # channel and sample, [C, N] and [K, C, N], which add up over the parts; the few that are left are weighed.
+        plain: list[Tensor] = []  # of a, a^2, b, b^2, a b
+        seen = 0
+        for part in parts:
+            beside = dense[:, :, seen : seen + part.shape[-1]]
+            if part.shape != (self.levels, *beside.shape):
+                raise InputError(f"pruned activations must be {(self.levels, *dense.shape)}, not {tuple(part.shape)}")
+            more = _over_positions(beside, part, scratch)
+            plain = [x + y for x, y in zip(plain, more, strict=True)] if plain else more
+            seen += part.shape[-1]
+        if seen != positions:
+            raise InputError(f"pruned activations must be {(self.levels, *dense.shape)}, not {seen} positions")
 
-        against = a.new_ones((self.channels, 4, positions, samples))
-        torch.mul(a, w[:, None], out=against[:, 0])
-        against[:, 1] = a
-        against[:, 2] = w[:, None]
-        against = against.view(self.channels, 4, -1).transpose(1, 2)  # [C, P * N, 4]
-        flat = rows.view(self.levels + 1, self.channels, -1).transpose(0, 1)  # [C, K + 1, P * N]
-        wab, ab, wb, totals = (flat @ against).permute(2, 1, 0)  # each [K + 1, C]
-        wbb, squares = (torch.mul(flat, flat, out=flat) @ against[:, :, 2:]).permute(2, 1, 0)
-        wa, wp = wb[-1], positions * w.sum(1)
-
+        a, aa = plain[:2]
+        s, t = (x.to(a.device) for x in (self.scale, self.shift))
+        w = 1 / (s[:, None] ** 2 * aa + 2 * (s * t)[:, None] * a + (t * t)[:, None] * positions + EPS)  # [C, N]
+        wa, waa, wb, wbb, wab = ((w * x).sum(-1) for x in plain)
+        wp = positions * w.sum(-1)
         self.samples += samples
         self.count += samples * positions
-        s, t = s[:, 0], t[:, 0]  # of s*x + t, from the sums of x
         sums = {
-            "a": totals[-1],
-            "aa": squares[-1],
-            "b": totals[:-1],
-            "bb": squares[:-1],
-            "ab": ab[:-1],
-            "wA": s * s * wbb[-1] + 2 * s * t * wa + t * t * wp,
-            "wAB": s * s * wab[:-1] + s * t * (wa + wb[:-1]) + t * t * wp,
-            "wBB": s * s * wbb[:-1] + 2 * s * t * wb[:-1] + t * t * wp,
+            **{name: x.sum(-1) for name, x in zip(self.PLAIN, plain, strict=True)},
+            "wA": s * s * waa + 2 * s * t * wa + t * t * wp,  # of s*x + t, from the sums of x
+            "wAB": s * s * wab + s * t * (wa + wb) + t * t * wp,
+            "wBB": s * s * wbb + 2 * s * t * wb + t * t * wp,
             "wa": s * wa + t * wp,
-            "wb": s * wb[:-1] + t * wp,
+            "wb": s * wb + t * wp,
             "wp": wp,
         }
         for name, value in sums.items():
             setattr(self, name, getattr(self, name) + value.cpu())
+
+    def empty(self) -> ChannelSums:
+        """Another of the same layer that has seen nothing."""
+        return ChannelSums(self.levels, self.channels, scale=self.scale, shift=self.shift)
+
+    def add(self, other: ChannelSums) -> None:
+        """Add what another has seen of the same layer."""
+        self.samples += other.samples
+        self.count += other.count
+        for name in (*self.WEIGHTED, *self.PLAIN):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def dense_moments(self) -> OutputMoments:
         """Of the dense output, [C]."""
@@ -135,6 +145,23 @@ class ChannelSums:
             self.wA - 2 * g * self.wAB + g * g * self.wBB - 2 * h * self.wa + 2 * g * h * self.wb + h * h * self.wp
         )
         return per_channel.clamp(min=0).mean(-1) / max(1, self.samples)
+
+
+def _over_positions(dense: Tensor, pruned: Tensor, scratch: Scratch) -> list[Tensor]:
+    """The sums of a, a^2, b, b^2 and a b over the positions of a [N, C, P] and b [K, N, C, P], as [C, N], [K, C, N]."""
+    a, b = (_laid_out(x, name, scratch) for x, name in ((dense, "a"), (pruned, "b")))
+    room = scratch.take("products", b.shape, b.dtype, b.device)
+    if a.shape[-1] == 1:  # along memory a norm takes a single sweep
+        squares = [torch.linalg.vector_norm(x, dim=-2).square_() for x in (a, b)]
+    else:
+        squares = [(a * a).sum(-2), torch.mul(b, b, out=room).sum(-2)]
+    return [a.sum(-2), squares[0], b.sum(-2), squares[1], torch.mul(b, a, out=room).sum(-2)]
+
+
+def _laid_out(values: Tensor, name: str, scratch: Scratch) -> Tensor:
+    """[..., N, C, P] as [..., C, P, N] in float64, the samples fastest, as `unfold` leaves them."""
+    turned = values.movedim(-3, -1)
+    return scratch.take(name, turned.shape, torch.float64, values.device).copy_(turned)
 
 
 def _moments(total: Tensor, squares: Tensor, count: int) -> OutputMoments:

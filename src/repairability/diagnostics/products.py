@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from repairability.algebra.scratch import Scratch
 from repairability.masks import magnitude_levels
 from repairability.network.calls import Call
 from repairability.network.layers import Layer
@@ -22,6 +23,9 @@ from repairability.network.unfold import Geometry
 
 _CHUNK = 75_000
 """Output values per level computed at a time: few enough that reducing them stays in the cache."""
+
+_FEW = 8
+"""Fewer samples than this side by side are slower than one by one, unless a sample is a handful of positions."""
 
 _SPARSE_COST = 6
 """A multiply-add of MKL's sparse product costs about this many of the dense one's (measured: 3.7 to 8)."""
@@ -47,10 +51,11 @@ class LevelProducts:
         wide = self.weight.dtype == torch.float64
         self.matrix(geometry, geometry.live_taps(shape[2:]), torch.float64 if wide else torch.float32)
 
-    def chunks(self, call: Call) -> Iterator[tuple[slice, Tensor]]:
-        """The samples of the input in slices, each with its outputs [levels, n, channels, positions], float32 or wider.
+    def chunks(self, call: Call, scratch: Scratch) -> Iterator[tuple[slice, Iterator[Tensor]]]:
+        """The samples of the input in slices, each with its outputs [levels, n, channels, positions], float32 or wider,
+        in parts along the positions.
 
-        Only one slice's columns and outputs exist at a time.
+        Only one slice's columns and one part's outputs exist at a time.
         """
         geometry, x = call.geometry, call.inputs()
         x = x if x.dtype == torch.float64 else x.float()
@@ -58,16 +63,29 @@ class LevelProducts:
         positions = max(1, torch.Size(geometry.out_size(spatial)).numel())
         taps = geometry.live_taps(spatial)
         matrix = self.matrix(geometry, taps, x.dtype)
-        step = max(1, _CHUNK // (self.channels * positions))
+        bias = None if call.bias is None else call.bias.to(x.dtype)
+        step = _CHUNK // (self.channels * positions)
+        if step < _FEW:  # sums over positions run along memory: of one sample, or of several side by side
+            step = 1 if positions >= 4 * _FEW else _FEW
         for start in range(0, len(x), step):
             part = x[start : start + step]
             columns = geometry.unfold(part, taps)
-            out = self._times(matrix, columns).view(self.levels, self.channels, positions, len(part))
-            if call.bias is not None:
-                out[-1] += call.bias.to(out.dtype)[:, None, None]
+            yield slice(start, start + step), self._outputs(matrix, columns, bias, len(part), scratch)
+
+    def _outputs(
+        self, matrix: Tensor, columns: Tensor, bias: Tensor | None, samples: int, scratch: Scratch
+    ) -> Iterator[Tensor]:
+        """All positions of several samples at once, or of one sample so many as are a chunk."""
+        step = columns.shape[1] if samples > 1 else max(1, _CHUNK // self.channels)
+        for part in columns.split(step, dim=1):  # type: ignore[no-untyped-call]
+            shape = (self.levels * self.channels, part.shape[1])
+            out = self._times_(scratch.take("outputs", shape, part.dtype, part.device), matrix, part)
+            out = out.view(self.levels, self.channels, -1, samples)
+            if bias is not None:
+                out[-1] += bias[:, None, None]
             for level in range(self.levels - 2, -1, -1):
                 out[level] += out[level + 1]
-            yield slice(start, start + step), out.permute(0, 3, 1, 2)
+            yield out.permute(0, 3, 1, 2)
 
     def matrix(self, geometry: Geometry, taps: Sequence[tuple[int, ...]], dtype: torch.dtype) -> Tensor:
         """The bands stacked: [levels * channels, columns] as CSR, or dense per group [groups, rows, columns]."""
@@ -127,15 +145,16 @@ class LevelProducts:
         dense[rows, torch.from_numpy(columns).to(values.device)] = values
         return dense
 
-    def _times(self, matrix: Tensor, columns: Tensor) -> Tensor:
+    def _times_(self, out: Tensor, matrix: Tensor, columns: Tensor) -> Tensor:
+        """The product, written into `out` [levels * channels, columns]."""
         groups = self.groups
         if self.sparse or groups == 1:
-            return matrix @ columns
-        out = columns.new_empty((self.levels, groups, self.channels // groups, columns.shape[1]))
+            return torch.addmm(out, matrix, columns, beta=0, out=out)
+        by_group = out.view(self.levels, groups, self.channels // groups, -1)
         stacked = matrix.view(self.levels, groups, self.channels // groups, groups, -1)
         for group, inputs in enumerate(columns.view(groups, -1, columns.shape[1])):
-            out[:, group] = stacked[:, group, :, group] @ inputs
-        return out.view(self.levels * self.channels, -1)
+            by_group[:, group] = stacked[:, group, :, group] @ inputs
+        return out
 
 
 def _csr(row_ends: np.ndarray, columns: np.ndarray, values: Tensor, size: tuple[int, int]) -> Tensor:

@@ -7,26 +7,33 @@ that is needed: the input, from which the outputs at all levels follow, and the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from repairability._torch import batch_norms, evaluating, unwrapped
+from repairability._torch import batch_norms, evaluating, unwrapped, workers
+from repairability.algebra.scratch import Scratch
 from repairability.algebra.sums import ChannelSums, OutputMoments
 from repairability.allocation import check_sparsity, pruned_count
 from repairability.calibration import CalibrationSet
 from repairability.diagnostics.products import LevelProducts
 from repairability.errors import InputError
-from repairability.network.batches import sample_count
+from repairability.network.batches import Batch, sample_count
 from repairability.network.calls import Call
 from repairability.network.layers import Layer, Layers
+from repairability.network.samples import Samples
 from repairability.network.trace import trace
 from repairability.network.watching import Watching
 from repairability.progress import track
 from repairability.repairs.response import Norm
+
+_Result = TypeVar("_Result")
 
 OBSERVE = ("layer", "norm", "norm-or-layer")
 
@@ -76,26 +83,58 @@ def scan(
         shifts = layer.name in way.shiftable
         return Scan(grids[layer.name], tuple(measured), sums, beta, norm, shifts), products
 
-    with ThreadPoolExecutor(max(1, torch.get_num_threads())) as threads:  # NumPy's selections release the lock
-        prepared = dict(zip(layers.names, threads.map(prepare, layers), strict=True))
+    def measure(batch: Batch) -> dict[str, ChannelSums]:
+        """One dense pass of some samples, and the sums of the layers that it reached."""
+        sums: dict[str, ChannelSums] = {}
+        scratch = Scratch()
 
-    def handle(call: Call) -> Tensor:
-        result, products = prepared[call.layer.name]
-        output = call.compute()
-        dense = call.channels(output)
-        if products is None:
-            result.sums.update(dense)
-        else:
-            for samples, pruned in products.chunks(call):
-                result.sums.update(dense[samples], pruned)
-        return output
+        def handle(call: Call) -> Tensor:
+            result, products = prepared[call.layer.name]
+            own = sums.setdefault(call.layer.name, result.sums.empty())
+            output = call.compute()
+            dense = call.channels(output)
+            if products is None:
+                own.update(dense)
+            else:
+                for part, pruned in products.chunks(call, scratch):
+                    own.update(dense[part], pruned, scratch)
+            return output
 
-    with evaluating(model) as network:
-        own = layers.on(network)
-        for batch in track(calibration.batches(model), "diagnosing", calibration.batch_count):
-            with Watching(network, own, handle, samples=sample_count(batch)):
-                calibration.run(network, batch)
+        samples = sample_count(batch)
+        with evaluating(model) as network, Watching(network, layers.on(network), handle, samples=samples):
+            calibration.run(network, batch)
+        return sums
+
+    on_cpu = all(layer.weight.device.type == "cpu" for layer in layers)
+    count = torch.get_num_threads() if on_cpu else 1
+    with workers(count) if count > 1 else nullcontext() as pool:
+        prepared = dict(zip(layers.names, pool.map(prepare, layers) if pool else map(prepare, layers), strict=True))
+        parts = _parts(calibration.batches(model), count)
+        measured = _in_order(pool, measure, parts, 2 * count) if pool else map(measure, parts)
+        held = calibration.held[: calibration.count].split(calibration.batch_size)
+        for sums in track(measured, "diagnosing", sum(1 for _ in _parts(held, count))):
+            for name, own in sums.items():
+                prepared[name][0].sums.add(own)
     return {name: result for name, (result, _) in prepared.items()}
+
+
+def _parts(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
+    """Each batch in so many parts, one for each thread: together they take the memory of the batch."""
+    for batch in batches:
+        yield from Samples((batch,)).split(-(-sample_count(batch) // count))
+
+
+def _in_order(
+    pool: Executor, function: Callable[[Batch], _Result], batches: Iterable[Batch], most: int
+) -> Iterator[_Result]:
+    """What the function makes of each batch, in their order, whichever is done first; at most so many are begun."""
+    begun: deque[Future[_Result]] = deque()
+    for batch in batches:
+        begun.append(pool.submit(function, batch))
+        if len(begun) == most:
+            yield begun.popleft().result()
+    while begun:
+        yield begun.popleft().result()
 
 
 def checked_grid(layer: str, grid: Mapping[str, Sequence[float]]) -> tuple[float, ...]:

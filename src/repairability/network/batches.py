@@ -23,7 +23,7 @@ LABELS = frozenset({"labels", "label", "targets", "target", "y"})
 """What labels are called in a batch or a signature: a model that need not have them does not get them."""
 
 
-PROBE = 16
+PROBE = 4
 """Samples that show how a model runs; only where they leave a layer out, the whole batch is asked."""
 
 

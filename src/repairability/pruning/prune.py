@@ -202,7 +202,7 @@ class Session:
             diagnosis=curves if isinstance(curves, Diagnosis) and _used(recipe) else None,
             timings=timings,
             score=score.name,
-recipe=recipe.name,
+            recipe=recipe.name,
             memory_mb=memory.megabytes(),
             notes=(
                 *repair.notes(pruned, lost),

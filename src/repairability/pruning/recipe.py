@@ -63,7 +63,7 @@ class Recipe:
 
 
 RECIPES: dict[str, Recipe] = {
-    "strong": Recipe("global", "second_order", "reconstruct-all", {"over": "prunable"}, name="strong"),
+    "strong": Recipe("output", "alternating", "rectified", name="strong"),
     "fast": Recipe("lamp", "magnitude", "cr+bn", name="fast"),
     "paper": Recipe("rr", "magnitude", "cr+bn", name="paper"),
 }
