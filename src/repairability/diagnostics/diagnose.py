@@ -78,7 +78,7 @@ def diagnose(
         known = min(len(calibration), calibration.count + PROBED if fit is None else fit.images)
         apart = min(calibration.count, known) if fit is None else known // 2
         begin = apart if known - apart >= BATCH else 0  # too few to hold any out: the same samples serve for both
-        fit = None if fit is None else replace(fit, images=apart if begin else known)
+        fit = None if fit is None else replace(fit, images=apart if begin else known, budget=_lean(fit.budget))
         probe = OutputProbe(model, calibration, chosen, (begin, known), output=output, distance=distance)
     if fit is not None:
         if observe != "layer":
@@ -104,6 +104,11 @@ def diagnose(
     return Diagnosis(
         raw, residual, rr, mend.name, observe, seen, calibration.fingerprint, statistics, output=felt_at_end
     )
+
+
+def _lean(budget: float | None) -> float | None:
+    """A quarter of the columns that a fit takes: an allocation is made of the curves, and no weight."""
+    return None if budget is None else budget / 4
 
 
 def _ratio(raw: FloatArray, residual: FloatArray) -> FloatArray:
