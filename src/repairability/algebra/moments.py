@@ -144,6 +144,7 @@ class LeastSquares:
     weights [G, R, K]: the dense ones. gram [G, K, K], cross [G, K, R], power [G, R]: means of x x', x y', y^2, centred
     where a bias or a BatchNorm takes the mean. square [G, K]: the mean of x^2, never centred. unit [G, R]: what a step
     of each output is worth where it is felt. samples: the values, images times positions, that the means are of.
+    blocks: so many neighbouring groups are one, its inputs cut into blocks.
     """
 
     weights: Tensor
@@ -153,13 +154,16 @@ class LeastSquares:
     square: Tensor
     unit: Tensor
     samples: int
+    blocks: int = 1
 
     @classmethod
-    def of(cls, moments: InputMoments, weights: Tensor, unit: Tensor, *, centred: bool) -> LeastSquares:
+    def of(
+        cls, moments: InputMoments, weights: Tensor, unit: Tensor, *, centred: bool, blocks: int = 1
+    ) -> LeastSquares:
         gram = moments.gram(centred=centred)
         square = moments.xx.diagonal(dim1=1, dim2=2) / moments.n
         cross, power = moments.cross(centred=centred), moments.power(centred=centred)
-        return cls(weights, gram, cross, power, square, unit, moments.n)
+        return cls(weights, gram, cross, power, square, unit, moments.n, blocks)
 
     def damped(self, group: int, ridge: float) -> Tensor:
         """The Gram [K, K] with ridge (1 + SCARCITY K / n) times its mean diagonal on the diagonal; one that is all zero

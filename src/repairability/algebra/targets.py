@@ -31,6 +31,16 @@ class Targets:
             moments.update(x, y)
         return moments
 
+    def in_blocks(self, weights: Tensor, blocks: int) -> Targets:
+        """The inputs in blocks [G B, K / B, M], each with a target of its own: what the dense weights [G, R, K] make of
+        the block, and its share of what is missing from y. So no Gram is larger than a block's; inputs of different
+        blocks count as uncorrelated.
+        """
+        x = self.x.reshape(len(self.x) * blocks, -1, self.x.shape[2])
+        own = blocked(weights.to(x.dtype), blocks) @ x  # [G B, R, M]
+        missing = self.y - own.view(len(self.y), blocks, *own.shape[1:]).sum(1)
+        return Targets(x, own + missing.repeat_interleave(blocks, 0) / blocks)
+
     def given(self, weights: Tensor, shift: Tensor) -> Tensor:
         """What a layer with these weights [G, R, K] and this shift [G, R] gives: [G, R, M]."""
         return torch.baddbmm(shift[..., None].to(self.x.dtype), weights.to(self.x.dtype), self.x)
@@ -56,3 +66,15 @@ class Targets:
         for x, y in zip(self.x.split(_CHUNK, -1), self.y.split(_CHUNK, -1), strict=True):  # type: ignore[no-untyped-call]
             moments.add_outputs(x, y)
         return moments
+
+
+def blocked(filters: Tensor, blocks: int) -> Tensor:
+    """Filters [G, R, K] by blocks of their inputs [G B, R, K / B]."""
+    groups, rows, _ = filters.shape
+    return filters.reshape(groups, rows, blocks, -1).transpose(1, 2).reshape(groups * blocks, rows, -1)
+
+
+def joined(filters: Tensor, blocks: int) -> Tensor:
+    """The way back."""
+    rows = filters.shape[1]
+    return filters.reshape(-1, blocks, *filters.shape[1:]).transpose(1, 2).reshape(len(filters) // blocks, rows, -1)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from torch import nn
 
 from repairability._torch import copy_of
 from repairability.algebra.moments import LeastSquares
 from repairability.algebra.sums import EPS
+from repairability.algebra.targets import joined
 from repairability.allocation import pruned_count
 from repairability.calibration import CalibrationSet
 from repairability.curves import FloatArray
@@ -51,8 +53,9 @@ def _curves(
         moments = station.checked(station.targets(fit.budget, fit.seed).moments())
     problem = station.problem(moments)
     plain = LeastSquares.of(moments, problem.weights, problem.unit, centred=False)
-    bias = station.pairs[0].call.bias
-    offset = 0.0 if bias is None else bias.double().cpu().view(plain.power.shape)
+    blocks, bias = problem.blocks, station.pairs[0].call.bias
+    own = torch.zeros(station.layer.outputs, dtype=torch.float64) if bias is None else bias.double().cpu()
+    offset = own.view(station.layer.groups, -1).repeat_interleave(blocks, 0) / blocks  # [G, R]
     power = moments.power(centred=False) + EPS  # [G, R]
     counts = [pruned_count(station.layer.total, s) for s in grid]
     raw, residual, mended = [], [], {}
@@ -70,7 +73,8 @@ def _curves(
         residual.append(float((left / power).mean()))
         if k in tried:
             fitted = problem.refitted(mask, fit.ridge, start=masked)
-            mended[k] = Mended(fitted, (moments.shift(fitted, station.shifts) - offset).flatten())
+            more = moments.shift(fitted, station.shifts).view(station.layer.groups, blocks, -1).sum(1).flatten()
+            mended[k] = Mended(joined(fitted, blocks), more - own if station.shifts else more)
     if probe is not None:
         probe.try_layer(station.layer.name, mended)
     return np.array(raw), np.array(residual)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from repairability._torch import copy_of
 from repairability.algebra.moments import LeastSquares
+from repairability.algebra.targets import joined
 from repairability.allocation import Allocation
 from repairability.calibration import CalibrationSet, Images
 from repairability.errors import InputError
@@ -33,7 +34,7 @@ class Chooser:
                 f"{count} weights of layer {layer!r}, not {tuple(mask.shape)} {mask.dtype} taking {int((~mask).sum())}"
             )
         own = self.layers[layer]
-        self.chosen[layer] = own.unfiltered(mask).to(own.weight.device)
+        self.chosen[layer] = own.unfiltered(joined(mask, problem.blocks)).to(own.weight.device)
         return mask
 
     def masks(self) -> Masks:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from repairability.algebra.targets import blocked, joined
 from repairability.errors import InputError
 from repairability.network.candidates import refittable_layers
 from repairability.network.layers import Layers
@@ -71,7 +72,7 @@ class Reconstruction(Repair):
             moments = station.moments() if targets is None else station.checked(targets.moments())
             problem = station.problem(moments)
             if choose is None or station.layer.name not in lost.names:
-                support = (station.layer.filters() != 0).cpu()
+                support = blocked((station.layer.filters() != 0).cpu(), problem.blocks)
             else:
                 support = choose(station.layer.name, problem)
             fitted = problem.refitted(support, self.ridge)
@@ -82,7 +83,9 @@ class Reconstruction(Repair):
                     )
                     problem = station.problem(moments)
                     fitted = problem.refitted(support, self.ridge, start=fitted)
-            _write_(station, fitted, moments.shift(fitted, station.shifts))
+            shift = moments.shift(fitted, station.shifts)  # of a filter in blocks, the sum of theirs
+            shift = shift.view(station.layer.groups, problem.blocks, -1).sum(1)
+            _write_(station, joined(fitted, problem.blocks), shift)
 
 
 def _with_others(lost: Layers, others: Layers) -> Layers:

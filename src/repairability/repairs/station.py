@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from repairability.algebra.moments import InputMoments, LeastSquares
-from repairability.algebra.targets import Targets
+from repairability.algebra.targets import Targets, blocked
 from repairability.errors import InputError
 from repairability.network.calls import Call
 from repairability.network.flat import Flat
@@ -22,6 +22,9 @@ _COLUMNS = 2**24
 
 _DRAWN = 2**27
 """At most so many values of input columns are drawn and held: 512 MB in float32."""
+
+_WIDEST = 5120
+"""Filters with more inputs than this are fitted in blocks of them: a Gram of so many is 200 MB in float64."""
 
 FLAT_NORM = 1e-3
 """A BatchNorm channel with a smaller weight passes nothing on."""
@@ -65,8 +68,10 @@ class Station:
         unit = torch.ones(self.layer.outputs, dtype=torch.float64)
         if self.norm is not None:
             unit = norm_scale(self.norm).abs().double().cpu()
-        weights = self.dense.filters().double().cpu()
-        return LeastSquares.of(moments, weights, unit.view(self.layer.groups, -1), centred=self.shifts)
+        blocks = moments.groups // self.layer.groups
+        weights = blocked(self.dense.filters().double().cpu(), blocks)
+        units = unit.view(self.layer.groups, -1).repeat_interleave(blocks, 0)
+        return LeastSquares.of(moments, weights, units, centred=self.shifts, blocks=blocks)
 
     def moments(self) -> InputMoments:
         groups, channels = self.layer.groups, self.layer.outputs
@@ -102,6 +107,7 @@ class Station:
     def targets(self, budget: float, seed: int) -> Targets:
         """Input columns and the outputs wanted for them at some positions of every image, drawn by the seed: `budget`
         columns for each input of a filter (or as many as there are, or fit). Images of one batch share their positions.
+        Filters with very many inputs come in blocks of these, and then without ends.
         """
         groups, channels = self.layer.groups, self.layer.outputs
         filter_size = self.layer.total // channels
@@ -125,6 +131,9 @@ class Station:
             whole = parts[0] if parts[0].shape[-1] == 1 else torch.cat(parts, -1)
             return whole.view(groups, -1, whole.shape[-1])
 
+        blocks = _blocks(filter_size, self.layer.name)
+        if blocks > 1:
+            return Targets(grouped(columns), grouped(outputs)).in_blocks(self.dense.filters(), blocks)
         ends = (grouped(lows), grouped(highs)) if len(lows) == len(self.pairs) else (None, None)
         return Targets(grouped(columns), grouped(outputs), *ends)
 
@@ -148,6 +157,20 @@ class Station:
         infinite = torch.full_like(ends[0], torch.inf)
         low, high = (torch.where(scale > 0, a, b) for a, b in (ends, ends[::-1]))
         return torch.where(dead, -infinite, low), torch.where(dead, infinite, high)
+
+
+def _blocks(inputs: int, layer: str) -> int:
+    """Into how many equal blocks the inputs of a filter are cut, so that a Gram fits."""
+    if inputs <= _WIDEST:
+        return 1
+    counts = range(-(-inputs // _WIDEST), inputs // 64 + 1)
+    blocks = next((count for count in counts if inputs % count == 0), None)
+    if blocks is None:
+        raise InputError(
+            f"the filters of layer {layer!r} have {inputs:,} inputs, more than {_WIDEST:,}, and cannot be cut into "
+            "equal blocks: skip it, or repair without a fit"
+        )
+    return blocks
 
 
 def _at(values: Tensor, places: Tensor) -> Tensor:
