@@ -115,18 +115,20 @@ class Station:
             places = torch.randperm(y.shape[2], generator=draw)[:count].sort().values.to(y.device)
             columns.append(call.geometry.columns_at(_wide(call.inputs()), places))
             outputs.append(_at(y, places))
-            if self.flat is not None and (not self.flat.summed or other is not None):
-                beside = None if other is None else _at(_wide(call.channels(other)), places)
-                low, high = self._ends(self.flat, beside)
+            if self.flat is not None and self.flat.summed and other is not None:
+                low, high = self._ends(self.flat, _at(_wide(call.channels(other)), places))
                 lows.append(low)
                 highs.append(high)
 
         def grouped(parts: list[Tensor]) -> Tensor:
-            whole = parts[0] if parts[0].shape[-1] == 1 else torch.cat(parts, -1)
+            whole = torch.cat(parts, -1)
             return whole.view(groups, -1, whole.shape[-1])
 
-        ends = (grouped(lows), grouped(highs)) if len(lows) == len(self.pairs) else (None, None)
-        return Targets(grouped(columns), grouped(outputs), *ends)
+        x, y = grouped(columns), grouped(outputs)
+        if self.flat is not None and not self.flat.summed:  # the same ends everywhere
+            low, high = self._ends(self.flat, None)
+            return Targets(x, y, grouped([low]), grouped([high]))
+        return Targets(x, y, grouped(lows), grouped(highs)) if len(lows) == len(self.pairs) else Targets(x, y)
 
     def _ends(self, flat: Flat, other: Tensor | None) -> tuple[Tensor, Tensor]:
         """The outputs below and above which nothing is felt [C, M] or [C, 1]: a norm scales by s and shifts by t, then
