@@ -20,6 +20,7 @@ from repairability import (
     PruneResult,
     allocate,
     create_model,
+    diagnose,
     prunable_layers,
     prune,
     repair_model,
@@ -201,6 +202,36 @@ def test_nothing_pruned_nothing_changed() -> None:
     Reconstruction()(RepairContext(copied, prunable_layers(copied, **EVERY), dense, calibration()))
     for name, tensor in copied.state_dict().items():
         torch.testing.assert_close(tensor, dense.state_dict()[name], atol=1e-9, rtol=1e-9, msg=name)
+
+
+class ComputedBias(nn.Module):
+    """Biases that are no parameters, in front of a ReLU and of a BatchNorm: no shift can be written into them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.a, self.b = nn.Conv2d(3, 5, 1), nn.Conv2d(5, 6, 3), nn.Conv2d(6, 4, 1)
+        self.norm, self.head = nn.BatchNorm2d(4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.conv2d(self.stem(x).relu(), self.a.weight, self.a.bias + 2).relu()
+        x = self.norm(nn.functional.conv2d(x, self.b.weight, self.b.bias - 3)).relu()
+        out: Tensor = self.head(x.mean((2, 3)))
+        return out
+
+
+@pytest.mark.parametrize("repair", [Reconstruction(), Reconstruction(everything=True, budget=1e9, rounds=2)])
+def test_a_bias_that_cannot_be_written_stays(repair: Reconstruction) -> None:
+    torch.manual_seed(0)
+    dense = ComputedBias().double().eval()
+    copied = copy.deepcopy(dense)
+    repair(RepairContext(copied, prunable_layers(copied, **EVERY), dense, calibration()))
+    for name, tensor in copied.state_dict().items():
+        torch.testing.assert_close(tensor, dense.state_dict()[name], atol=1e-6, rtol=1e-6, msg=name)
+    found = diagnose(
+        dense, calibration(), layers=prunable_layers(dense, **EVERY), repair="reconstruct", grid=(0.2, 0.5)
+    )
+    for name in found.raw:
+        assert (found.residual[name] <= found.raw[name]).all()
 
 
 @pytest.mark.parametrize("score", ["magnitude", "activation", "second_order"])

@@ -17,7 +17,7 @@ from repairability.diagnostics.output import Mended, OutputProbe
 from repairability.diagnostics.scan import checked_grid
 from repairability.network.layers import Layers
 from repairability.repairs.repair import Fit
-from repairability.repairs.station import Station
+from repairability.repairs.station import Station, fixed_bias
 from repairability.repairs.walk import walk
 from repairability.scores import Score
 
@@ -51,9 +51,13 @@ def _curves(
         moments = station.checked(station.targets(fit.budget, fit.seed).moments())
     problem = station.problem(moments)
     plain = LeastSquares.of(moments, problem.weights, problem.unit, centred=False)
-    bias = station.pairs[0].call.bias
-    offset = 0.0 if bias is None else bias.double().cpu().view(plain.power.shape)
-    power = moments.power(centred=False) + EPS  # [G, R]
+    shape = plain.power.shape  # [G, R]
+    bias, fixed = station.bias_place, fixed_bias(station.pairs[0].call)
+    offset = 0.0 if bias is None else bias.double().cpu().view(shape)
+    power = moments.power(centred=False) + EPS
+    if fixed is not None:  # the moments are without it: E(y + beta)^2 = E y^2 + 2 beta E y + beta^2
+        beta = fixed.double().cpu().view(shape)
+        power = power + 2 * beta * moments.mean_y + beta**2
     counts = [pruned_count(station.layer.total, s) for s in grid]
     raw, residual, mended = [], [], {}
     tried = probe.tried(len(counts)) if probe is not None else ()

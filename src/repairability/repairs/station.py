@@ -74,7 +74,7 @@ class Station:
         moments = InputMoments(groups, filter_size, channels // groups)
         for call, y, _ in self.pairs:
             geometry = call.geometry
-            images, wanted = _wide(call.inputs()), _wide(call.channels(y))  # [N, C_in, ...], [N, C, P]
+            images, wanted = _wide(call.inputs()), _product(call, y)  # [N, C_in, ...], [N, C, P]
             values = groups * filter_size * wanted.shape[2]  # of one image's columns
             last = 1
             if geometry.slides:  # the last axis need not be unfolded
@@ -110,7 +110,7 @@ class Station:
         draw = torch.Generator().manual_seed(seed + zlib.crc32(self.layer.name.encode()))
         columns, outputs, lows, highs = [], [], [], []
         for call, wanted, other in self.pairs:
-            y = _wide(call.channels(wanted))  # [N, C, P]
+            y = _product(call, wanted)  # [N, C, P]
             count = min(y.shape[2], max(1, round(most / images)))
             places = torch.randperm(y.shape[2], generator=draw)[:count].sort().values.to(y.device)
             columns.append(call.geometry.columns_at(_wide(call.inputs()), places))
@@ -141,8 +141,11 @@ class Station:
         else:
             scale = norm_scale(self.norm)
             mean: Tensor = self.norm.running_mean  # type: ignore[assignment]
-            bias: Tensor | None = self.norm.bias  # type: ignore[assignment]
-            shift = -scale * mean if bias is None else bias.detach() - scale * mean
+            beta: Tensor | None = self.norm.bias  # type: ignore[assignment]
+            shift = -scale * mean if beta is None else beta.detach() - scale * mean
+        bias = fixed_bias(self.pairs[0].call)
+        if bias is not None:
+            shift = shift + scale * bias
         scale, before = scale[:, None], shift[:, None] if other is None else shift[:, None] + other
         dead = scale.abs() < torch.finfo(scale.dtype).tiny
         safe = torch.where(dead, torch.ones_like(scale), scale)
@@ -150,6 +153,17 @@ class Station:
         infinite = torch.full_like(ends[0], torch.inf)
         low, high = (torch.where(scale > 0, a, b) for a, b in (ends, ends[::-1]))
         return torch.where(dead, -infinite, low), torch.where(dead, infinite, high)
+
+
+def fixed_bias(call: Call) -> Tensor | None:
+    """A bias that no shift can be written into: it stays, whatever is fitted."""
+    return None if call.bias is None or call.bias_place is not None else call.bias.detach()
+
+
+def _product(call: Call, output: Tensor) -> Tensor:
+    """[N, C, P] of an output: what the weights have to give, and the shift that can be written."""
+    values, bias = _wide(call.channels(output)), fixed_bias(call)
+    return values if bias is None else values - bias[:, None]
 
 
 def _at(values: Tensor, places: Tensor) -> Tensor:
