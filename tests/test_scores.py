@@ -25,13 +25,14 @@ def problem(groups: int = 2, filters: int = 3, inputs: int = 6, seed: int = 0) -
 
 @pytest.mark.parametrize("name", list(SCORES))
 def test_counts_are_exact_and_masks_nest(name: str) -> None:
+    """But for the score that lets weights come back."""
     given = problem()
     total, before = given.weights.numel(), torch.ones_like(given.weights, dtype=torch.bool)
     for count in (0, 1, 7, 20, total - 1, total):
         mask = SCORES[name](given, count)
         assert mask.dtype == torch.bool
         assert int((~mask).sum()) == count
-        assert bool((before | ~mask).all())
+        assert name == "alternating" or bool((before | ~mask).all())
         before = mask
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from repairability._torch import copy_of
 from repairability.algebra.moments import LeastSquares
@@ -19,7 +19,7 @@ from repairability.diagnostics.output import Mended, OutputProbe
 from repairability.diagnostics.scan import checked_grid
 from repairability.network.layers import Layers
 from repairability.repairs.repair import Fit
-from repairability.repairs.station import Station
+from repairability.repairs.station import Station, fixed_bias
 from repairability.repairs.walk import walk
 from repairability.scores import Score
 
@@ -53,10 +53,17 @@ def _curves(
         moments = station.checked(station.targets(fit.budget, fit.seed).moments())
     problem = station.problem(moments)
     plain = LeastSquares.of(moments, problem.weights, problem.unit, centred=False)
-    blocks, bias = problem.blocks, station.pairs[0].call.bias
-    own = torch.zeros(station.layer.outputs, dtype=torch.float64) if bias is None else bias.double().cpu()
-    offset = own.view(station.layer.groups, -1).repeat_interleave(blocks, 0) / blocks  # [G, R]
-    power = moments.power(centred=False) + EPS  # [G, R]
+    blocks, groups = problem.blocks, station.layer.groups
+    nothing = torch.zeros(station.layer.outputs, dtype=torch.float64)
+
+    def by_group(bias: Tensor | None) -> Tensor:
+        """A bias [C] as each group's, or block's share of it, [G, R]."""
+        whole = nothing if bias is None else bias.double().cpu()
+        return whole.view(groups, -1).repeat_interleave(blocks, 0) / blocks
+
+    offset, beta = by_group(station.bias_place), by_group(fixed_bias(station.pairs[0].call))
+    # the moments are without a bias that stays: E(y + beta)^2 = E y^2 + 2 beta E y + beta^2
+    power = moments.power(centred=False) + EPS + 2 * beta * moments.mean_y + beta**2
     counts = [pruned_count(station.layer.total, s) for s in grid]
     raw, residual, mended = [], [], {}
     tried = probe.tried(len(counts)) if probe is not None else ()
@@ -73,8 +80,8 @@ def _curves(
         residual.append(float((left / power).mean()))
         if k in tried:
             fitted = problem.refitted(mask, fit.ridge, start=masked)
-            more = moments.shift(fitted, station.shifts).view(station.layer.groups, blocks, -1).sum(1).flatten()
-            mended[k] = Mended(joined(fitted, blocks), more - own if station.shifts else more)
+            more = (moments.shift(fitted, station.shifts) - offset).view(groups, blocks, -1).sum(1)
+            mended[k] = Mended(joined(fitted, blocks), more.flatten())
     if probe is not None:
         probe.try_layer(station.layer.name, mended)
     return np.array(raw), np.array(residual)

@@ -32,6 +32,9 @@ MOST_LEVELS, FEWEST = 7, 2
 SEED = 0
 """Of the deal of batches to layers."""
 
+LEAST_SLOPE = 0.5
+"""Damage at the output grows at least so fast with a layer's own, in logarithms."""
+
 
 @dataclass(frozen=True, eq=False)
 class Mended:
@@ -128,8 +131,8 @@ class OutputProbe:
 
             log distance = a_layer + b log residual_layer(level) + c_batch,
 
-        by least squares over all trials, with one b >= 0.5 for all layers; then exp(a + b log residual + mean c). What
-        a batch finds hard is its own affair (c); a layer's few trials then tell its one number, a.
+        by least squares over all trials, with one b >= LEAST_SLOPE for all layers and c of mean 0; then exp(a + b log
+        residual). What a batch finds hard is its own affair (c); a layer's few trials then tell its one number, a.
         """
         return _smoothed(self.trials, residual, len(self.batches))
 
@@ -148,7 +151,12 @@ def _smoothed(trials: Sequence[Trial], residual: Mapping[str, FloatArray], batch
     # the batches' own terms are drawn to zero mean; a weak pull keeps a layer or batch without trials finite
     pull = np.diag(np.concatenate([np.full(len(names) + 1, 1e-6), np.full(batches, 0.1)]))
     solution = np.linalg.solve(matrix.T @ matrix + pull, matrix.T @ right)
-    slope = max(0.5, float(solution[len(names)]))
+    slope = float(solution[len(names)])
+    if slope < LEAST_SLOPE:  # held there, and the rest fitted to what it leaves
+        slope = LEAST_SLOPE
+        right = right - slope * matrix[:, len(names)]
+        matrix[:, len(names)] = 0.0
+        solution = np.linalg.solve(matrix.T @ matrix + pull, matrix.T @ right)
     return {
         name: np.where(residual[name] > 0, np.exp(solution[i] + slope * logs[name]), 0.0)
         for i, name in enumerate(names)

@@ -4,6 +4,7 @@ layer's branch is added to another, and which activation takes what comes out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,12 +82,12 @@ def _trace(model: nn.Module, layers: Layers, batch: Batch, forward: Forward | No
     geometries: dict[str, Geometry] = {}
     biases: dict[str, Tensor] = {}
     shiftable: set[str] = set()
-    outputs: dict[int, tuple[str, Tensor, int]] = {}  # the tensors are held, so that no id is used twice
+    outputs: _Held = {}
     norms: dict[str, str] = {}
     norm_calls: dict[str, int] = {}
     joins: dict[int, Join] = {}
     flats: dict[str, list[Flat | None]] = {}  # what takes a layer's output; None: something without flat ends
-    sums: set[int] = set()  # ids of outputs that are sums of a layer's branch and another
+    sums: _Held = {}  # of a layer's branch and another
     last = joined = ""
 
     def handle(call: Call) -> Tensor:
@@ -112,11 +113,11 @@ def _trace(model: nn.Module, layers: Layers, batch: Batch, forward: Forward | No
 
     def added(number: int, operands: tuple[Tensor, Tensor]) -> None:
         nonlocal joined
-        for operand in (0, 1):
-            # only the layer reached last: what it is added to then hangs on no layer after it
-            if operands[0].shape == operands[1].shape and last and _whose(outputs, operands[operand]) == last:
-                joins[number] = Join(last, operand)
-                joined = last
+        # only the layer reached last: what it is added to then hangs on no layer after it
+        own = [bool(last) and _whose(outputs, operand) == last for operand in operands]
+        if operands[0].shape == operands[1].shape and own[0] != own[1]:
+            joins[number] = Join(last, own.index(True))
+            joined = last
 
     def used(function: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         nonlocal joined
@@ -124,35 +125,43 @@ def _trace(model: nn.Module, layers: Layers, batch: Batch, forward: Forward | No
         if function in LOOKS:
             return
         for tensor in tree_leaves((args, kwargs)):
-            layer, held, version = outputs.get(id(tensor), ("", None, 0))
-            # as it was before this call, which may have written into it
-            if held is None or held is not tensor or tensor._version != version + (result is tensor):
-                continue
-            if function == "batch_norm" and _whose(outputs, result) == layer:
-                continue
-            if joining != layer:
-                flats.setdefault(layer, []).append(flat_of(function, args, kwargs, summed=id(tensor) in sums))
+            written = result is tensor  # then as it was before this call
+            layer = _whose(outputs, tensor, written=written)
+            passed_on = layer == joining or (function == "batch_norm" and _whose(outputs, result) == layer)
+            if layer is not None and not passed_on:
+                flats.setdefault(layer, []).append(flat_of(function, args, kwargs, summed=False))
+            layer = _whose(sums, tensor, written=written)
+            if layer is not None:
+                flats.setdefault(layer, []).append(flat_of(function, args, kwargs, summed=True))
         if joining and isinstance(result, Tensor):
-            outputs[id(result)] = (joining, result, result._version)
-            sums.add(id(result))
+            sums[id(result)] = (joining, result, result._version)
 
     with evaluating(model) as network:
         watching = Watching(
             network, layers.on(network), handle, samples=sample_count(batch), norm=norm, added=added, used=used
         )
         with watching:
-            run(network, batch, forward)
+            final = run(network, batch, forward)
+    for tensor in tree_leaves(final):  # what is put out is felt
+        for layer in (_whose(outputs, tensor), _whose(sums, tensor)):
+            if layer is not None:
+                flats.setdefault(layer, []).append(None)
     own = {layer: norm for layer, norm in norms.items() if calls[layer] == norm_calls[norm] == 1}
     # behind a norm that other layers share, nobody knows which output an end is of
     ends = {
         x: takers[0] for x, takers in flats.items() if len(takers) == calls[x] == 1 and (x in own or x not in norms)
     }
-    felt = {layer: end for layer, end in ends.items() if end is not None}
+    sums_of = Counter(join.layer for join in joins.values())
+    felt = {layer: end for layer, end in ends.items() if end is not None and sums_of[layer] == int(end.summed)}
     shifts = frozenset({*shiftable, *own})
     return Trace(tuple(calls), calls, inputs, geometries, biases, shifts, norms, own, joins, felt)
 
 
-def _whose(outputs: dict[int, tuple[str, Tensor, int]], tensor: Tensor) -> str | None:
-    """The layer whose output (normalised or not) this is, unchanged since."""
-    layer, held, version = outputs.get(id(tensor), ("", None, 0))
-    return layer if held is tensor and tensor._version == version else None
+_Held = dict[int, tuple[str, Tensor, int]]
+"""By id: a layer, its tensor (held, so that no id is used twice) and the tensor's version."""
+
+
+def _whose(known: _Held, tensor: Any, *, written: bool = False) -> str | None:
+    """The layer whose tensor this is, unchanged since; `written`: but for the call that just wrote into it."""
+    layer, held, version = known.get(id(tensor), ("", None, 0))
+    return layer if held is not None and held is tensor and held._version == version + written else None

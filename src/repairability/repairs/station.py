@@ -79,7 +79,7 @@ class Station:
         moments = InputMoments(groups, filter_size, channels // groups)
         for call, y, _ in self.pairs:
             geometry = call.geometry
-            images, wanted = _wide(call.inputs()), _wide(call.channels(y))  # [N, C_in, ...], [N, C, P]
+            images, wanted = _wide(call.inputs()), _product(call, y)  # [N, C_in, ...], [N, C, P]
             values = groups * filter_size * wanted.shape[2]  # of one image's columns
             last = 1
             if geometry.slides:  # the last axis need not be unfolded
@@ -116,26 +116,28 @@ class Station:
         draw = torch.Generator().manual_seed(seed + zlib.crc32(self.layer.name.encode()))
         columns, outputs, lows, highs = [], [], [], []
         for call, wanted, other in self.pairs:
-            y = _wide(call.channels(wanted))  # [N, C, P]
+            y = _product(call, wanted)  # [N, C, P]
             count = min(y.shape[2], max(1, round(most / images)))
             places = torch.randperm(y.shape[2], generator=draw)[:count].sort().values.to(y.device)
             columns.append(call.geometry.columns_at(_wide(call.inputs()), places))
             outputs.append(_at(y, places))
-            if self.flat is not None and (not self.flat.summed or other is not None):
-                beside = None if other is None else _at(_wide(call.channels(other)), places)
-                low, high = self._ends(self.flat, beside)
+            if self.flat is not None and self.flat.summed and other is not None:
+                low, high = self._ends(self.flat, _at(_wide(call.channels(other)), places))
                 lows.append(low)
                 highs.append(high)
 
         def grouped(parts: list[Tensor]) -> Tensor:
-            whole = parts[0] if parts[0].shape[-1] == 1 else torch.cat(parts, -1)
+            whole = torch.cat(parts, -1)
             return whole.view(groups, -1, whole.shape[-1])
 
+        x, y = grouped(columns), grouped(outputs)
         blocks = _blocks(filter_size, self.layer.name)
         if blocks > 1:
-            return Targets(grouped(columns), grouped(outputs)).in_blocks(self.dense.filters(), blocks)
-        ends = (grouped(lows), grouped(highs)) if len(lows) == len(self.pairs) else (None, None)
-        return Targets(grouped(columns), grouped(outputs), *ends)
+            return Targets(x, y).in_blocks(self.dense.filters(), blocks)
+        if self.flat is not None and not self.flat.summed:  # the same ends everywhere
+            low, high = self._ends(self.flat, None)
+            return Targets(x, y, grouped([low]), grouped([high]))
+        return Targets(x, y, grouped(lows), grouped(highs)) if len(lows) == len(self.pairs) else Targets(x, y)
 
     def _ends(self, flat: Flat, other: Tensor | None) -> tuple[Tensor, Tensor]:
         """The outputs below and above which nothing is felt [C, M] or [C, 1]: a norm scales by s and shifts by t, then
@@ -148,8 +150,11 @@ class Station:
         else:
             scale = norm_scale(self.norm)
             mean: Tensor = self.norm.running_mean  # type: ignore[assignment]
-            bias: Tensor | None = self.norm.bias  # type: ignore[assignment]
-            shift = -scale * mean if bias is None else bias.detach() - scale * mean
+            beta: Tensor | None = self.norm.bias  # type: ignore[assignment]
+            shift = -scale * mean if beta is None else beta.detach() - scale * mean
+        bias = fixed_bias(self.pairs[0].call)
+        if bias is not None:
+            shift = shift + scale * bias
         scale, before = scale[:, None], shift[:, None] if other is None else shift[:, None] + other
         dead = scale.abs() < torch.finfo(scale.dtype).tiny
         safe = torch.where(dead, torch.ones_like(scale), scale)
@@ -171,6 +176,17 @@ def _blocks(inputs: int, layer: str) -> int:
             "equal blocks: skip it, or repair without a fit"
         )
     return blocks
+
+
+def fixed_bias(call: Call) -> Tensor | None:
+    """A bias that no shift can be written into: it stays, whatever is fitted."""
+    return None if call.bias is None or call.bias_place is not None else call.bias.detach()
+
+
+def _product(call: Call, output: Tensor) -> Tensor:
+    """[N, C, P] of an output: what the weights have to give, and the shift that can be written."""
+    values, bias = _wide(call.channels(output)), fixed_bias(call)
+    return values if bias is None else values - bias[:, None]
 
 
 def _at(values: Tensor, places: Tensor) -> Tensor:
