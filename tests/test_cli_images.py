@@ -250,7 +250,7 @@ BAD: list[tuple[list[str], str]] = [
     (["diagnose", *DIGITS, "--threads", "0"], "--threads must be at least 1"),
     (["diagnose", *DIGITS, "--count", "0"], "count and batch_size must be at least 1, not 0"),
     (["diagnose", *DIGITS, "--out", "no/such/d.json"], "cannot write"),
-    (["diagnose", "digits", "--data", "npz:rgb.npz"], "does not take a batch of shape (16, 3, 16, 16)"),
+    (["diagnose", "digits", "--data", "npz:rgb.npz"], "does not take a batch of shape (4, 3, 16, 16)"),
     (["prune", *DIGITS, "-s", "1.2"], "sparsity must be between 0 and 1"),
     (["prune", *DIGITS, "-s", "0.9", "--curves", "missing.json"], "cannot read missing.json"),
     (["prune", *DIGITS, "-s", "0.9", "--weights", "missing.th"], "no weights file at missing.th"),
@@ -408,7 +408,7 @@ def test_prune_chooses_without_labels(place: Path, capsys: pytest.CaptureFixture
         capsys, "prune", *DIGITS, "-s", "0.9", "--best", "--seconds", "0.01", "--out", "best.safetensors"
     )
     assert code == 0
-    assert "second_order" in out
+    assert "alternating" in out
     assert "the 0.01 seconds are spent" in " ".join(out.split())
     assert Path("best.safetensors").exists()
     code, _, err = run(capsys, "prune", *DIGITS, "-s", "0.9", "--score", "second-order")
@@ -423,6 +423,23 @@ def test_diagnose_conditioned_on_a_refit(place: Path, capsys: pytest.CaptureFixt
     found = json.loads(out)
     assert found["repair"] == "reconstruct"
     assert all(0 <= x["values"][0] <= x["values"][1] for x in found["residual"])
+
+
+def test_damage_at_the_output_is_measured_and_allocated_by(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("diagnose", *DIGITS, "--grid", "0.5,0.8,0.9,0.95", "--out")
+    code, out, _ = run(capsys, *words, "felt.json", "--output")
+    assert code == 0
+    assert out.splitlines()[0].split() == ["layer", "sparsity", "raw", "residual", "rr", "output"]
+    code, out, _ = run(capsys, "allocate", "digits", "-s", "0.9", "--rule", "output", "--curves", "felt.json", "--json")
+    assert code == 0
+    assert json.loads(out)["rule"] == "output"
+    assert run(capsys, *words, "plain.json")[0] == 0
+    code, _, err = run(capsys, "allocate", "digits", "-s", "0.9", "--rule", "output", "--curves", "plain.json")
+    assert code == 2
+    assert "this diagnosis did not measure 'output'" in err
+    code, _, err = run(capsys, "allocate", "digits", "-s", "0.9", "--rule", "output")
+    assert code == 2
+    assert "measures=('output',)" in " ".join(err.split())
 
 
 def test_random_weights_are_mentioned_and_trained_ones_are_at_hand(

@@ -24,8 +24,9 @@ def smoke_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "smoke" / "runs"
 
 
-LONG = [FOLDER / "ours" / f"operators_{network}.toml" for network in ("resnet18", "resnet56")]
-"""The surgeon takes minutes on these networks, whatever the images."""
+STUDIES = [f"{name}_{network}.toml" for name in ("operators", "strong") for network in ("resnet18", "resnet56")]
+LONG = [FOLDER / "ours" / name for name in STUDIES]
+"""The surgeon and the search take minutes on these networks, whatever the images."""
 
 
 @pytest.mark.slow
@@ -46,8 +47,9 @@ def test_every_study_runs_end_to_end(study: Path, smoke_store: Path, capsys: pyt
 @pytest.mark.parametrize("study", LONG, ids=lambda file: file.stem)
 def test_long_studies_run_nothing_that_a_short_one_does_not(study: Path) -> None:
     """What is smoked on ResNet20 is what they do on another network."""
-    short = {(spec.score, spec.repair) for spec in read_study(FOLDER / "ours" / "operators_resnet20.toml").specs}
-    assert {(spec.score, spec.repair.partition("@")[0]) for spec in read_study(study).specs} <= short
+    short = study.with_stem(f"{study.stem.partition('_')[0]}_resnet20")
+    smoked = {(spec.score, spec.repair) for spec in read_study(short).specs}
+    assert {(spec.score, spec.repair.partition("@")[0]) for spec in read_study(study).specs} <= smoked
 
 
 def test_the_page_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

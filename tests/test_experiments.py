@@ -334,6 +334,42 @@ def test_a_diagnosis_goes_through_the_cache_unchanged() -> None:
         assert torch.equal(back.statistics[layer].mean, moments.mean)
         assert torch.equal(back.statistics[layer].var, moments.var)
         assert back.statistics[layer].count == moments.count
+    assert back.output is None
+    felt = diagnose(model, images, measures=("output",))
+    again = unpack_diagnosis(pack_diagnosis(felt))
+    assert again == felt
+    assert again.output is not None
+    assert again.measures == ("raw", "residual", "rr", "output")
+
+
+def test_curves_that_also_tell_the_output_are_kept_apart() -> None:
+    """A key that did not say so would hand them to each other."""
+    given = {"model": "digits", "data": "digits", "score": "alternating", "repair": "rectified", "rule": "residual"}
+    plain, felt = (RunSpec.read({**given, "rule": rule}) for rule in ("residual", "output"))
+    assert plain.fits
+    assert felt.fits
+    keys = []
+    for spec in (plain, felt):
+        wanted = plan.measurement_for(spec.recipe, [spec.sparsity], spec.config)
+        assert wanted is not None
+        keys.append(wanted.key)
+    assert keys[0] != keys[1]
+    assert keys[1][: len(keys[0])] == keys[0]
+
+
+def test_the_strong_recipe_runs_as_a_study(tmp_path: Path) -> None:
+    """Diagnosis at the output, search and refit, on the digits' small network; then from the cache."""
+    text = '[base]\nmodel = "{model}"\ndata = "digits"\nrecipe = "strong"\nrepair = "rectified@64"\ngrid = "auto"\n'
+    text += "count = 64\ntest_images = 64\n[axes]\nsparsity = [0.9, 0.95]\nseed = {seeds}\n"
+    store, progress = swept(study_file(tmp_path, "digits", "[0]", text), tmp_path / "runs")
+    assert (progress.done, progress.failed) == (2, 0)
+    records, problems = store.read_all()
+    assert not problems
+    for record in records:
+        assert (record.spec.rule, record.spec.score) == ("output", "alternating")
+        assert record.result["achieved"] >= record.spec.sparsity
+        assert len(set(record.result["allocation"].values())) > 1
+    assert len(list((tmp_path / "runs").rglob("curves*"))) >= 1
 
 
 def test_the_cache_computes_once_and_notices_damage(tmp_path: Path) -> None:

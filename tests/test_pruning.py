@@ -56,7 +56,7 @@ def test_every_rule_and_repair(rule: str, repair: str, model: nn.Module) -> None
     result = prune(model, IMAGES, sparsity=0.72, rule=rule, score="magnitude", repair=repair, config=config)
     assert result.allocation.rule == rule
     assert result.repair == repair
-    assert (result.diagnosis is not None) == (rule in ("raw", "residual", "rr"))
+    assert (result.diagnosis is not None) == (rule in ("raw", "residual", "rr", "output"))
     for name in result.allocation:  # the zeros are exactly zero, and stay zero after repair
         weight = result.model.get_parameter(f"{name}.weight")
         assert (weight[~result.masks[name]] == 0).all()
@@ -83,6 +83,8 @@ def test_prints_what_was_done(model: nn.Module) -> None:
     text = str(prune(model, IMAGES, sparsity=0.8, recipe="paper", config=CONFIG))
     assert text.splitlines()[0].split() == ["layer", "kept", "total", "sparsity", "raw", "residual", "rr"]
     assert "rule rr, score magnitude, repair cr+bn: 8" in text
+    felt = str(prune(model, IMAGES, sparsity=0.8, recipe="paper", rule="output", config=CONFIG))
+    assert felt.splitlines()[0].split()[-4:] == ["raw", "residual", "rr", "output"]
     assert "diagnose" in text
 
 

@@ -257,6 +257,27 @@ def test_heat_leaves_gaps_where_grids_differ() -> None:
     assert "at 2 of 3 points, it does harm" in spec["description"]
 
 
+def test_the_damage_at_the_output_is_shown_where_it_was_measured() -> None:
+    plain = synthetic()
+    assert charts.felt(plain) is None
+    assert "output" not in charts.heatmaps(plain)
+    assert "heatmap_output" not in report_page(plain)
+    layers = {"a": [0.5, 0.9], "b": [0.5, 0.9]}
+    curves = {x: Curves(x, layers, {"a": [0.1, 0.2], "b": [0.3, 2.0]}) for x in ("raw", "residual", "rr", "output")}
+    data = synthetic(diagnosis=Diagnosis(**curves, repair="cr", observe="layer", images=1, fingerprint=""))
+    assert list(charts.heatmaps(data)) == ["rr", "raw", "residual", "output"]
+    line, tiles = charts.felt(data).to_dict(), charts.heatmap(data, "output").to_dict()
+    assert "relative error of the network's output" in json.dumps(line)
+    assert "output goes from 0.1 at 50 % to 0.2 at 90 %" in line["description"]
+    assert "dotted: 1" not in line["description"]
+    assert "output is least 0.1 (a at 50 %) and most 2 (b at 90 %)" in tiles["description"]
+    page = report_page(data)
+    assert "plot-felt" in page
+    assert "plot-heatmap_output" in page
+    assert report_tables.diagnosis(data).columns[-1] == "output"
+    assert ReportData.from_json(data.to_json()).diagnosis == data.diagnosis
+
+
 def test_markdown_is_escaped() -> None:
     text = to_markdown(Table(("a|b", "n"), [("x_y*<b>\n", "1 ± 2")], "T", "c"))
     assert text == "**T**\n\n| a\\|b | n |\n| --- | ---: |\n| x\\_y\\*\\<b\\> | 1 ± 2 |\n\nc\n"

@@ -1,4 +1,4 @@
-"""repairability: post-training pruning at very high sparsity, without labels, gradients or retraining.
+"""repairability: post-training pruning at very high sparsity, without labels or retraining.
 
 Ask, layer by layer, how much of the damage of pruning a cheap repair can mend; allocate sparsity by the answer.
 

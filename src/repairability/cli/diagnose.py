@@ -23,6 +23,12 @@ def verb(
     score: str = options.SCORE,
     repair: str = options.REPAIR,
     observe: str = options.OBSERVE,
+    output: bool = Option(
+        False,
+        "--output",
+        help="Also measure the damage where the network ends, for the rule output: small batches run through it with "
+        "one layer pruned and mended. About two passes of the samples more.",
+    ),
     count: int = options.COUNT,
     seed: int = options.SEED,
     out: Path | None = Option(None, metavar="FILE", help="Write it: .json or .csv."),
@@ -30,10 +36,14 @@ def verb(
     """Measure, layer by layer, the damage of pruning and how much of it a repair leaves.
 
     One forward pass over unlabeled training images. The file that --out writes feeds allocate, prune and report. With
-    --repair reconstruct what is left after refitting the weights that --score would keep.
+    --repair reconstruct what is left after refitting the weights that --score would keep. raw, residual and rr are seen
+    at the layer itself, where one layer's damage does not compare with another's; --output is seen where all end.
 
     Example: repairability diagnose digits --data digits --out diagnosis.json
+
+    Example: repairability diagnose digits --data digits --repair rectified --score alternating --output
     """
+    from repairability.curves import MEASURES, OUTPUT
     from repairability.repairs import get_repair
     from repairability.scores import get_score
 
@@ -42,7 +52,10 @@ def verb(
     points = options.sparsities_of(grid, "--grid")
     model = network.build(seed, machine.ready())
     layers, images = choice.of(model), options.calibration_images(source.read(), count, seed)
-    diagnosis = rp.diagnose(model, images, grid=points, repair=repair, observe=observe, layers=layers, score=score)
+    measures = (*MEASURES, OUTPUT) if output else MEASURES
+    diagnosis = rp.diagnose(
+        model, images, grid=points, repair=repair, observe=observe, layers=layers, score=score, measures=measures
+    )
     if out:
         write_atomically(out, diagnosis.to_csv() if out.suffix == ".csv" else diagnosis.to_json())
     return Answer(diagnosis.to_dict(), [diagnosis.table()])

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from repairability.data import Data
 
-RULES = "uniform, global, erk, lamp, raw, residual, rr, forced"
-SCORES = "magnitude, activation, second_order"
+RULES = "uniform, global, erk, lamp, raw, residual, rr, output, forced"
+SCORES = "magnitude, activation, second_order, alternating"
 REPAIRS = (
     "none, cr, cr-simultaneous, cr-median, cr-mean, cr-small-mean, affine, affine-moments, bn, bn-cumulative, "
-    "bn-short, reconstruct, reconstruct-all, match, match-flips, match-crops"
+    "bn-short, reconstruct, reconstruct-all, rectified, match, match-flips, match-crops"
 )
 OBSERVED = "layer, norm, norm-or-layer"
 METHODS = "cts, agreement"
@@ -44,9 +44,13 @@ RULE_OPTIONS = Option(
     None,
     metavar="NAME=VALUE",
     help="The rule's own (repeatable; VALUE as JSON or text): floor, cap (erk), over=prunable (global), solver=exact "
-    "(raw, residual, rr), pinned, rest (forced).",
+    "(raw, residual, rr; output has it), pinned, rest (forced).",
 )
-CURVES = Option(None, metavar="FILE", help="A diagnosis (JSON, from the verb diagnose), for raw, residual and rr.")
+CURVES = Option(
+    None,
+    metavar="FILE",
+    help="A diagnosis (JSON, from the verb diagnose), for raw, residual and rr; for output one made with --output.",
+)
 SCORE = Option("magnitude", help=f"Which weights go: {SCORES}.")
 REPAIR = Option("cr+bn", help=f"{REPAIRS}, or a chain such as cr+bn.")
 OBSERVE = Option("layer", help=f"Where damage is measured: {OBSERVED}.")

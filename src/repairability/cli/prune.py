@@ -19,7 +19,7 @@ DEFAULT, SECONDS = "strong", 600.0
 """What `rp.prune` and `rp.prune_best` do by themselves; a test compares them. Unsaid, they do not contradict --best."""
 
 RECIPES = {
-    "strong": "the best network that is known without labels; refits its layers, seconds for a small one, else minutes",
+    "strong": "best known without labels: measures at the output, refits; seconds for small networks, else minutes",
     "fast": "neither refit nor diagnosis, in seconds",
     "paper": "rr on a diagnosis, then cr+bn, in seconds",
 }

@@ -11,7 +11,7 @@ from torch import nn
 
 from repairability.allocation import Allocation
 from repairability.checkpoints import save_checkpoint
-from repairability.curves import MEASURES, Curves
+from repairability.curves import Curves
 from repairability.diagnostics import Diagnosis
 from repairability.masks import Masks
 from repairability.tables import Table, percent
@@ -76,7 +76,7 @@ class PruneResult:
 
     def table(self) -> Table:
         columns = ["layer", "kept", "total", "sparsity"]
-        measured = {} if self.diagnosis is None else {m: self.diagnosis.measured(m) for m in MEASURES}
+        measured = {} if self.diagnosis is None else {m: self.diagnosis.measured(m) for m in self.diagnosis.measures}
         rows = []
         for layer, total in self.allocation.totals.items():
             s = self.allocation[layer]

@@ -23,6 +23,7 @@ HEATMAPS = {
     "rr": "rr: share of the damage left after repair",
     "raw": "raw: damage of pruning",
     "residual": "residual: damage left after repair",
+    "output": "output: damage at the network's output after repair",
 }
 SERIES = ("circle", "diamond", "triangle-up", "square", "cross", "star")
 
@@ -112,6 +113,14 @@ def share(data: ReportData) -> LayerChart | None:
     return _one_layer(data, ("rr",), "rr", "rr: share of the damage left", chosen)
 
 
+def felt(data: ReportData) -> LayerChart | None:
+    """One layer's damage at the network's output, the other layers behind it, where it was measured."""
+    if data.diagnosis is None or data.diagnosis.output is None:
+        return None
+    axis, more = "relative error of the network's output", " Grey: the other layers."
+    return _one_layer(data, ("output",), axis, "output: damage at the network's output", more, zero=True)
+
+
 def _one_layer(
     data: ReportData, measures: Sequence[str], axis: str, title: str, more: str = "", **options: Any
 ) -> LayerChart | None:
@@ -134,7 +143,8 @@ def _one_layer(
     layers, alone, first = [], len(measures) == 1, next(iter(words))
     if alone:
         others = drawing.rows_of(rows).mark_line(color=GREY, strokeWidth=1, opacity=0.35)
-        layers = [others.encode(x="sparsity:Q", y="value:Q", detail="layer:N"), *level(1, dash=[2, 3])]
+        layers = [others.encode(x="sparsity:Q", y="value:Q", detail="layer:N")]
+        layers += level(1, dash=[2, 3]) if measures == ("rr",) else []
     layers += lines(rows, styles(measures), "sparsity, %", axis, ".4f", legend=not alone, **options)
     drawn = chart(layers, title, words[first], height=230, usermeta={"switch": "layer", "words": words})
     return drawn.add_params(altair().param(name="layer", value=first))
@@ -161,7 +171,8 @@ def heatmap(data: ReportData, measure: str = "rr") -> LayerChart | None:
         reach = max(0.05, *(abs(row["value"] - 1) for row in rows))
         scale = alt.Scale(domain=[1 - reach, 1, 1 + reach], range=["#2a7fc9", "rgba(128,128,128,0.08)", "#d9482b"])
     else:
-        top = max(row[name] for row in measured for name in ("raw", "residual"))
+        alike = ("output",) if measure == "output" else ("raw", "residual")  # one scale for what is one distance
+        top = max(row[name] for row in measured for name in alike)
         scale = alt.Scale(domain=[0, top], scheme="cividis")
     across = {"title": "sparsity, %", "scale": alt.Scale(paddingInner=0.03)}
     value = alt.Tooltip("value:Q", title=measure, format=".4f")
@@ -216,6 +227,12 @@ def _by_layer(
     tinted = tinted.mark_rect(color=GREY, opacity=0.16).encode(y=drawing.layer_axis(labels))
     title = f"{axis.capitalize().replace('erk', 'ERK')} at {short_percent(target)}, {data.model}"
     return chart([tinted, *behind, *drawing.dots(rows, labels, axis, number)], title, words, height=24 * len(labels))
+
+
+def heatmaps(data: ReportData) -> dict[str, LayerChart | None]:
+    """By measure, of each that was measured."""
+    known = () if data.diagnosis is None else data.diagnosis.measures
+    return {measure: heatmap(data, measure) for measure in HEATMAPS if measure in known}
 
 
 def named_charts(data: ReportData) -> dict[str, LayerChart]:

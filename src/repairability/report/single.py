@@ -75,13 +75,15 @@ def _accuracy(data: ReportData, tables: Mapping[str, Table]) -> list[Panel]:
 def _diagnosis(data: ReportData, tables: Mapping[str, Table]) -> list[Panel]:
     if data.diagnosis is None:
         return []
-    measures = Switch("measure", {measure: measure for measure in charts.HEATMAPS})
-    maps = [{f"heatmap_{measure}": charts.heatmap(data, measure)} for measure in charts.HEATMAPS]
+    by_measure = charts.heatmaps(data)
+    measures = Switch("measure", {measure: measure for measure in by_measure})
+    maps = [{f"heatmap_{measure}": drawn} for measure, drawn in by_measure.items()]
     names = {layer: f"{layer} (projection)" if layer in data.projections else layer for layer in data.diagnosis.rr}
     layers = Switch("layer", names, long=True)
+    one_layer = {"damage": charts.damage(data), "share": charts.share(data), "felt": charts.felt(data)}
     return [
         *_cases(measures, maps, {}, ""),
-        _panel({"damage": charts.damage(data), "share": charts.share(data)}, {}, switch=layers),
+        _panel(one_layer, {}, switch=layers),
         _panel({}, tables, "diagnosis", folded="All values"),
     ]
 

@@ -145,7 +145,7 @@ def allocations(data: ReportData, target: float) -> Table:
 
 
 def diagnosis(data: ReportData) -> Table:
-    """Layer, sparsity, raw, residual, rr."""
+    """Layer, sparsity, raw, residual, rr, and output where it was measured."""
     if data.diagnosis is None:
         return Table((), ())
     plain = data.diagnosis.table()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from repairability.allocation import Allocation
-from repairability.curves import Measured
+from repairability.curves import MEASURES, Measured
 from repairability.errors import InputError
 from repairability.network.layers import Layers
 from repairability.solvers import Problem, Solver, get_solver
@@ -35,7 +35,9 @@ def output(layers: Layers, sparsity: float, curves: Any = None, *, solver: str |
 
 def _measured(measure: str, layers: Layers, sparsity: float, curves: Any, solver: str | Solver) -> Allocation:
     if curves is None:
-        raise InputError(f"rule {measure!r} needs measured curves: pass curves=repairability.diagnose(model, images)")
+        more = "" if measure in MEASURES else f", measures=({measure!r},)"
+        words = f"pass curves=repairability.diagnose(model, images{more})"
+        raise InputError(f"rule {measure!r} needs measured curves: {words}")
     if not isinstance(curves, Measured):
         raise InputError(f"rule {measure!r} needs Curves or a diagnosis that has them, not {type(curves).__name__}")
     chosen, names = curves.measured(measure), layers.names
