@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.nn.utils import prune as masks
 
 import repairability as rp
+from repairability.network.batches import PROBE
 from networks import Residual, small_net
 from test_sacred import complete_state, same
 
@@ -306,7 +307,7 @@ def test_any_exception_of_a_forward_names_model_and_batch() -> None:
             raise KeyError("pixels")
 
     with pytest.raises(
-        rp.InputError, match=r"Failing does not take a batch of shape \(16, 3, 8, 8\).*KeyError: 'pixels'"
+        rp.InputError, match=rf"Failing does not take a batch of shape \({PROBE}, 3, 8, 8\).*KeyError: 'pixels'"
     ):
         rp.prune(Failing(), IMAGES, sparsity=0.5, config=FEW)
 
