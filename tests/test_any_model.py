@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from torch.nn.utils import prune as masks
 
 import repairability as rp
-from repairability.network.batches import PROBE
 from networks import Residual, small_net
+from repairability.network.batches import PROBE
 from test_sacred import complete_state, same
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

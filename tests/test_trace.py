@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from networks import Residual, Twice
 from repairability import InputError, prunable_layers
+from repairability.network.batches import PROBE
 from repairability.network.trace import trace
 from repairability.network.unfold import Geometry
 
@@ -66,7 +67,7 @@ def test_a_few_samples_show_the_way_and_all_of_them_where_those_do_not() -> None
     net = OnDemand()
     layers = prunable_layers(net, skip=("@first",))
     images = -torch.ones(20, 1, 2, 2)
-    assert trace(net, prunable_layers(net, only=("body",)), images).inputs["body"] == (16, 1, 2, 2)
+    assert trace(net, prunable_layers(net, only=("body",)), images).inputs["body"] == (PROBE, 1, 2, 2)
     assert trace(net, layers, images, needed=("body",)).order == ("body",)
     with pytest.raises(InputError, match="the model never reaches rare on these images"):
         trace(net, layers, images)
