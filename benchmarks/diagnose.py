@@ -10,6 +10,7 @@ torchvision ResNet18 at 32 x 32 and ResNet50 at 224 x 224, random weights, 128 i
 from __future__ import annotations
 
 import copy
+import os
 import subprocess
 import sys
 import time
@@ -78,6 +79,7 @@ def cost(name: str, size: int, count: int, batch: int, repeats: int) -> None:
         for part in x.split(batch):  # type: ignore[no-untyped-call]
             dense_pass(model, part)
 
+    load = os.getloadavg()[0]
     times: dict[tuple[str, str], float] = {}
     for _ in range(repeats):
         for beside, context in (("idle", nullcontext), ("busy", busy)):
@@ -98,7 +100,8 @@ def cost(name: str, size: int, count: int, batch: int, repeats: int) -> None:
         ),
     ]
     headings = (f"{name}, {count} images of {size} x {size}", "s", "ratio to idle dense", "to busy dense", "wanted")
-    print(Table(headings, rows, machine()))
+    caption = f"load average before: {load:.1f}; idle is idle only where that is near 0"
+    print(Table(headings, rows, machine(), caption))
 
 
 def _against(time: float, dense: float) -> tuple[str, str]:

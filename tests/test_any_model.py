@@ -16,6 +16,7 @@ from torch.nn.utils import prune as masks
 
 import repairability as rp
 from networks import Residual, small_net
+from repairability.network.batches import PROBE
 from test_sacred import complete_state, same
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -306,7 +307,7 @@ def test_any_exception_of_a_forward_names_model_and_batch() -> None:
             raise KeyError("pixels")
 
     with pytest.raises(
-        rp.InputError, match=r"Failing does not take a batch of shape \(16, 3, 8, 8\).*KeyError: 'pixels'"
+        rp.InputError, match=rf"Failing does not take a batch of shape \({PROBE}, 3, 8, 8\).*KeyError: 'pixels'"
     ):
         rp.prune(Failing(), IMAGES, sparsity=0.5, recipe="paper", config=FEW)
 

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from networks import small_net
 from repairability import CalibrationSet, InputError, diagnose
+from repairability.network.batches import PROBE
 
 IMAGES = torch.randn(300, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -127,7 +128,9 @@ def test_images_that_are_no_numbers(value: float) -> None:
 
 
 def test_a_shape_the_model_rejects() -> None:
-    with pytest.raises(InputError, match=r"Sequential does not take a batch of shape \(16, 4, 8, 8\).*4 channels"):
+    with pytest.raises(
+        InputError, match=rf"Sequential does not take a batch of shape \({PROBE}, 4, 8, 8\).*4 channels"
+    ):
         diagnose(small_net(), torch.randn(128, 4, 8, 8))
 
 

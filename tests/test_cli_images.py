@@ -18,6 +18,7 @@ import repairability as rp
 from conftest import interruptible
 from repairability import Diagnosis, create_model, demo, load, report, solvers
 from repairability.cli.options import DataSource
+from repairability.network.batches import PROBE
 from repairability.pruning import BEST
 from repairability.report import ReportData
 from test_cli import run
@@ -250,7 +251,7 @@ BAD: list[tuple[list[str], str]] = [
     (["diagnose", *DIGITS, "--threads", "0"], "--threads must be at least 1"),
     (["diagnose", *DIGITS, "--count", "0"], "count and batch_size must be at least 1, not 0"),
     (["diagnose", *DIGITS, "--out", "no/such/d.json"], "cannot write"),
-    (["diagnose", "digits", "--data", "npz:rgb.npz"], "does not take a batch of shape (4, 3, 16, 16)"),
+    (["diagnose", "digits", "--data", "npz:rgb.npz"], f"does not take a batch of shape ({PROBE}, 3, 16, 16)"),
     (["prune", *DIGITS, "-s", "1.2"], "sparsity must be between 0 and 1"),
     (["prune", *DIGITS, "-s", "0.9", "--curves", "missing.json"], "cannot read missing.json"),
     (["prune", *DIGITS, "-s", "0.9", "--weights", "missing.th"], "no weights file at missing.th"),
