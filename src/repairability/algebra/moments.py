@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -164,6 +164,13 @@ class LeastSquares:
         square = moments.xx.diagonal(dim1=1, dim2=2) / moments.n
         cross, power = moments.cross(centred=centred), moments.power(centred=centred)
         return cls(weights, gram, cross, power, square, unit, moments.n, blocks)
+
+    def of_filters(self, some: slice) -> LeastSquares:
+        """The same problem for some of each group's filters."""
+        if some == slice(None):
+            return self
+        weights, cross = self.weights[:, some], self.cross[:, :, some]
+        return replace(self, weights=weights, cross=cross, power=self.power[:, some], unit=self.unit[:, some])
 
     def damped(self, group: int, ridge: float) -> Tensor:
         """The Gram [K, K] with ridge (1 + SCARCITY K / n) times its mean diagonal on the diagonal; one that is all zero

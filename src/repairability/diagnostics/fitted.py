@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from repairability._torch import copy_of
-from repairability.algebra.moments import LeastSquares
+from repairability.algebra.moments import InputMoments, LeastSquares
 from repairability.algebra.sums import EPS
 from repairability.algebra.targets import joined
 from repairability.allocation import pruned_count
@@ -22,6 +22,10 @@ from repairability.repairs.repair import Fit
 from repairability.repairs.station import Station, fixed_bias
 from repairability.repairs.walk import walk
 from repairability.scores import Score
+from repairability.scores.score import lowest_go
+
+FILTERS = 64
+"""So many filters of a layer tell its residual curve, where an allocation is made of it."""
 
 
 def diagnose_fit(
@@ -64,24 +68,56 @@ def _curves(
     offset, beta = by_group(station.bias_place), by_group(fixed_bias(station.pairs[0].call))
     # the moments are without a bias that stays: E(y + beta)^2 = E y^2 + 2 beta E y + beta^2
     power = moments.power(centred=False) + EPS + 2 * beta * moments.mean_y + beta**2
-    counts = [pruned_count(station.layer.total, s) for s in grid]
-    raw, residual, mended = [], [], {}
-    tried = probe.tried(len(counts)) if probe is not None else ()
-    for k, (count, (mask, left)) in enumerate(zip(counts, score.levels(problem, counts, fit.ridge), strict=True)):
+    if probe is not None:
+        probe.try_layer(station.layer.name, _tried(station, problem, moments, grid, fit, probe, offset, power))
+    some = _some_filters(problem) if probe is not None else slice(None)
+    part, plain, offset, power = problem.of_filters(some), plain.of_filters(some), offset[:, some], power[:, some]
+    wanted = moments.mean_y[:, some]
+    counts = [pruned_count(part.weights.numel(), s) for s in grid]
+    raw, residual = [], []
+    for count, (mask, left) in zip(counts, score.levels(part, counts, fit.ridge), strict=True):
         if count == 0:
             raw.append(0.0)
             residual.append(0.0)
             continue
-        masked = problem.weights * mask
+        masked = part.weights * mask
         # E|y - (x'w + beta)|^2 = E|y - x'w|^2 - 2 beta (E y - m'w) + beta^2
         mean = (masked @ moments.mean_x[..., None]).squeeze(-1)
-        error = plain.error(masked) - 2 * offset * (moments.mean_y - mean) + offset**2
+        error = plain.error(masked) - 2 * offset * (wanted - mean) + offset**2
         raw.append(float((error.clamp(min=0) / power).mean()))
         residual.append(float((left / power).mean()))
-        if k in tried:
-            fitted = problem.refitted(mask, fit.ridge, start=masked)
-            more = (moments.shift(fitted, station.shifts) - offset).view(groups, blocks, -1).sum(1)
-            mended[k] = Mended(joined(fitted, blocks), more.flatten())
-    if probe is not None:
-        probe.try_layer(station.layer.name, mended)
     return np.array(raw), np.array(residual)
+
+
+def _some_filters(problem: LeastSquares) -> slice:
+    """Evenly chosen filters that stand for all of them where an allocation is made of their curve."""
+    return slice(None, None, max(1, problem.weights.shape[1] // FILTERS))
+
+
+def _tried(
+    station: Station,
+    problem: LeastSquares,
+    moments: InputMoments,
+    grid: Sequence[float],
+    fit: Fit,
+    probe: OutputProbe,
+    offset: Tensor,
+    power: Tensor,
+) -> dict[int, Mended]:
+    """The layer at some levels, to be tried at the network's output: its weakest weights gone, by w^2 E x^2, the others
+    roughly refitted. A trial tells how much an error of this layer is felt, so it need not be the best one; what it is
+    stands beside it.
+    """
+    best = problem.best(fit.ridge)
+    worth = best.square() * problem.square[:, None] * problem.unit.square()[..., None]
+    levels = {}
+    for k in probe.tried(len(grid)):
+        count = pruned_count(problem.weights.numel(), grid[k])
+        if not count:
+            continue
+        mask = lowest_go(worth, count)
+        fitted = problem.refitted(mask, fit.ridge, start=best * mask)
+        more = (moments.shift(fitted, station.shifts) - offset).view(station.layer.groups, problem.blocks, -1).sum(1)
+        left = float((problem.error(fitted) / power).mean())
+        levels[k] = Mended(joined(fitted, problem.blocks), more.flatten(), left)
+    return levels

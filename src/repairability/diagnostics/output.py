@@ -38,19 +38,23 @@ LEAST_SLOPE = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Mended:
-    """A layer pruned to one level and mended: other filters [G, R, K], and what is added to each output [C]."""
+    """A layer pruned to one level and mended: other filters [G, R, K], what is added to each output [C], and the
+    relative error of its own outputs, where it is not that of the layer's residual curve.
+    """
 
     filters: Tensor
     offset: Tensor
+    residual: float | None = None
 
 
 @dataclass(frozen=True)
-class Trial:
+class OneTrial:
     """One batch that ran with one layer at one level, and how far it came out from the dense network."""
 
     batch: int
     layer: str
     level: int
+    residual: float | None
     distance: float
 
 
@@ -85,7 +89,7 @@ class OutputProbe:
         draw = np.random.default_rng(SEED)
         self.deals = [draw.permutation(len(self.batches)) for _ in range(self.levels)]
         self.comparison = Comparison(distance or "error")
-        self.trials: list[Trial] = []
+        self.trials: list[OneTrial] = []
         with evaluating(self.copy) as network:
             self.dense = [self._output(network, batch) for batch in self.batches]
 
@@ -110,7 +114,7 @@ class OutputProbe:
                     for j in range(first, first + self.each):
                         number = int(deal[j % len(deal)])
                         distance = self._distance(network, own, number, mended.offset)
-                        self.trials.append(Trial(number, name, level, distance))
+                        self.trials.append(OneTrial(number, name, level, mended.residual, distance))
         finally:
             with torch.no_grad():
                 layer.weight.copy_(dense)
@@ -137,7 +141,7 @@ class OutputProbe:
         return _smoothed(self.trials, residual, len(self.batches))
 
 
-def _smoothed(trials: Sequence[Trial], residual: Mapping[str, FloatArray], batches: int) -> dict[str, FloatArray]:
+def _smoothed(trials: Sequence[OneTrial], residual: Mapping[str, FloatArray], batches: int) -> dict[str, FloatArray]:
     names = list(residual)
     logs = {name: np.log(np.maximum(residual[name], EPS)) for name in names}
     rows = len(trials)
@@ -145,7 +149,8 @@ def _smoothed(trials: Sequence[Trial], residual: Mapping[str, FloatArray], batch
     floor = max(1e-9, 1e-6 * max((trial.distance for trial in trials), default=1.0))
     for i, trial in enumerate(trials):
         matrix[i, names.index(trial.layer)] = 1.0
-        matrix[i, len(names)] = logs[trial.layer][trial.level]
+        own = logs[trial.layer][trial.level] if trial.residual is None else np.log(max(trial.residual, EPS))
+        matrix[i, len(names)] = own
         matrix[i, len(names) + 1 + trial.batch] = 1.0
         right[i] = np.log(max(trial.distance, floor))
     # the batches' own terms are drawn to zero mean; a weak pull keeps a layer or batch without trials finite
