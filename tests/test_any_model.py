@@ -306,7 +306,7 @@ def test_any_exception_of_a_forward_names_model_and_batch() -> None:
             raise KeyError("pixels")
 
     with pytest.raises(
-        rp.InputError, match=r"Failing does not take a batch of shape \(16, 3, 8, 8\).*KeyError: 'pixels'"
+        rp.InputError, match=r"Failing does not take a batch of shape \(4, 3, 8, 8\).*KeyError: 'pixels'"
     ):
         rp.prune(Failing(), IMAGES, sparsity=0.5, recipe="paper", config=FEW)
 

@@ -127,7 +127,7 @@ def test_images_that_are_no_numbers(value: float) -> None:
 
 
 def test_a_shape_the_model_rejects() -> None:
-    with pytest.raises(InputError, match=r"Sequential does not take a batch of shape \(16, 4, 8, 8\).*4 channels"):
+    with pytest.raises(InputError, match=r"Sequential does not take a batch of shape \(4, 4, 8, 8\).*4 channels"):
         diagnose(small_net(), torch.randn(128, 4, 8, 8))
 
 

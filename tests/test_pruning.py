@@ -56,7 +56,7 @@ def test_every_rule_and_repair(rule: str, repair: str, model: nn.Module) -> None
     result = prune(model, IMAGES, sparsity=0.72, rule=rule, score="magnitude", repair=repair, config=config)
     assert result.allocation.rule == rule
     assert result.repair == repair
-    assert (result.diagnosis is not None) == (rule in ("raw", "residual", "rr"))
+    assert (result.diagnosis is not None) == (rule in ("raw", "residual", "rr", "output"))
     for name in result.allocation:  # the zeros are exactly zero, and stay zero after repair
         weight = result.model.get_parameter(f"{name}.weight")
         assert (weight[~result.masks[name]] == 0).all()

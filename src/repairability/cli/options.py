@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from repairability.data import Data
 
-RULES = "uniform, global, erk, lamp, raw, residual, rr, forced"
-SCORES = "magnitude, activation, second_order"
+RULES = "uniform, global, erk, lamp, raw, residual, rr, output, forced"
+SCORES = "magnitude, activation, second_order, alternating"
 REPAIRS = (
     "none, cr, cr-simultaneous, cr-median, cr-mean, cr-small-mean, affine, affine-moments, bn, bn-cumulative, "
-    "bn-short, reconstruct, reconstruct-all, match, match-flips, match-crops"
+    "bn-short, reconstruct, reconstruct-all, rectified, match, match-flips, match-crops"
 )
 OBSERVED = "layer, norm, norm-or-layer"
 METHODS = "cts, agreement"

@@ -45,7 +45,7 @@ class Mended:
 
 
 @dataclass(frozen=True)
-class Trial:
+class OneTrial:
     """One batch that ran with one layer at one level, and how far it came out from the dense network."""
 
     batch: int
@@ -85,7 +85,7 @@ class OutputProbe:
         draw = np.random.default_rng(SEED)
         self.deals = [draw.permutation(len(self.batches)) for _ in range(self.levels)]
         self.comparison = Comparison(distance or "error")
-        self.trials: list[Trial] = []
+        self.trials: list[OneTrial] = []
         with evaluating(self.copy) as network:
             self.dense = [self._output(network, batch) for batch in self.batches]
 
@@ -110,7 +110,7 @@ class OutputProbe:
                     for j in range(first, first + self.each):
                         number = int(deal[j % len(deal)])
                         distance = self._distance(network, own, number, mended.offset)
-                        self.trials.append(Trial(number, name, level, distance))
+                        self.trials.append(OneTrial(number, name, level, distance))
         finally:
             with torch.no_grad():
                 layer.weight.copy_(dense)
@@ -137,7 +137,7 @@ class OutputProbe:
         return _smoothed(self.trials, residual, len(self.batches))
 
 
-def _smoothed(trials: Sequence[Trial], residual: Mapping[str, FloatArray], batches: int) -> dict[str, FloatArray]:
+def _smoothed(trials: Sequence[OneTrial], residual: Mapping[str, FloatArray], batches: int) -> dict[str, FloatArray]:
     names = list(residual)
     logs = {name: np.log(np.maximum(residual[name], EPS)) for name in names}
     rows = len(trials)
