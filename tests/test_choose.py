@@ -61,7 +61,7 @@ def test_best_says_what_it_tried(model: nn.Module) -> None:
     assert (chosen.rule, chosen.score, chosen.repair) == (found.allocation.rule, found.score, found.repair)
     least = min((trial for trial in found.trials if trial.kl is not None), key=lambda trial: trial.kl or 0.0)
     assert chosen is least or found.trials.index(chosen) < found.trials.index(least)  # alike: the earlier
-    assert found.to_dict()["trials"][0]["score"] == "second_order"
+    assert found.to_dict()["trials"][0]["score"] == "alternating"
     assert "mean KL" in str(found)
 
 

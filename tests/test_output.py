@@ -18,7 +18,7 @@ from repairability.allocation import pruned_count
 from repairability.curves import Curves
 from repairability.diagnostics.channels import try_channels
 from repairability.diagnostics.fitted import diagnose_fit
-from repairability.diagnostics.output import Mended, OutputProbe, Trial, _smoothed
+from repairability.diagnostics.output import Mended, OneTrial, OutputProbe, _smoothed
 from repairability.diagnostics.scan import scan
 from repairability.masks import magnitude_mask
 from repairability.network.calls import Call
@@ -258,10 +258,10 @@ def test_levels_are_tried_where_there_is_damage() -> None:
 # --- smoothing ------------------------------------------------------------------------------------------------------
 
 
-def trials_of(levels: dict[str, float], residual: dict[str, Any], slope: float) -> list[Trial]:
+def trials_of(levels: dict[str, float], residual: dict[str, Any], slope: float) -> list[OneTrial]:
     """Exactly as the model of the smoothing says, without anything that a batch finds hard."""
     return [
-        Trial(batch, name, k, a * residual[name][k] ** slope)
+        OneTrial(batch, name, k, a * residual[name][k] ** slope)
         for name, a in levels.items()
         for k in range(len(residual[name]))
         for batch in range(3)
@@ -285,7 +285,7 @@ def test_smoothing_keeps_each_layers_level_where_the_slope_is_held() -> None:
 
 def test_smoothing_without_trials_or_damage_is_finite() -> None:
     residual = {"a": np.array([0.0, 0.1]), "b": np.array([0.0, 0.2]), "none": np.array([0.0, 0.0])}
-    found = _smoothed([Trial(0, "a", 1, 0.0)], residual, 2)
+    found = _smoothed([OneTrial(0, "a", 1, 0.0)], residual, 2)
     assert all(np.isfinite(values).all() and values[0] == 0 for values in found.values())
     assert not found["none"].any()
 
