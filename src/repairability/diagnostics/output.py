@@ -54,8 +54,8 @@ class OneTrial:
     batch: int
     layer: str
     level: int
-    residual: float | None
     distance: float
+    residual: float | None = None  # the layer's own error; else that of its curve at this level
 
 
 class OutputProbe:
@@ -114,7 +114,7 @@ class OutputProbe:
                     for j in range(first, first + self.each):
                         number = int(deal[j % len(deal)])
                         distance = self._distance(network, own, number, mended.offset)
-                        self.trials.append(OneTrial(number, name, level, mended.residual, distance))
+                        self.trials.append(OneTrial(number, name, level, distance, mended.residual))
         finally:
             with torch.no_grad():
                 layer.weight.copy_(dense)
