@@ -369,3 +369,23 @@ def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     found = diagnose(Residual(), calibration(), grid=(0.5,))
     with pytest.raises(MissingExtraError, match=r"repairability\[report\]"):
         found.to_frame()
+
+
+class _Noisy(nn.Module):
+    """Draws random numbers also when it is evaluated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x) + 0.1 * torch.randn(1)).mean((2, 3))
+
+
+def test_a_network_that_draws_random_numbers_is_diagnosed_the_same_twice() -> None:
+    images = torch.randn(24, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    with threads(2):
+        first, again = (diagnose(_Noisy(), CalibrationSet(images, 24, batch_size=6)) for _ in range(2))
+    assert np.array_equal(first.rr["second"], again.rr["second"])
+    assert np.array_equal(first.raw["second"], again.raw["second"])

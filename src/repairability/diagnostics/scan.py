@@ -107,7 +107,8 @@ def scan(
         return sums
 
     on_cpu = all(layer.weight.device.type == "cpu" for layer in layers)
-    count = torch.get_num_threads() if on_cpu else 1
+    # a network that draws random numbers draws them in one order only where its passes come one after the other
+    count = torch.get_num_threads() if on_cpu and not way.draws else 1
     with workers(count) if count > 1 else nullcontext() as pool:
         prepared = dict(zip(layers.names, pool.map(prepare, layers) if pool else map(prepare, layers), strict=True))
         parts = _parts(calibration.batches(model), count)

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -52,6 +53,7 @@ class Trace:
     own_norms: dict[str, str]
     joins: dict[int, Join] = field(default_factory=dict)
     flats: dict[str, Flat] = field(default_factory=dict)
+    draws: bool = False  # the pass draws random numbers
 
 
 def trace(
@@ -140,8 +142,10 @@ def _trace(model: nn.Module, layers: Layers, batch: Batch, forward: Forward | No
         watching = Watching(
             network, layers.on(network), handle, samples=sample_count(batch), norm=norm, added=added, used=used
         )
+        before = torch.get_rng_state()
         with watching:
             final = run(network, batch, forward)
+        draws = not torch.equal(before, torch.get_rng_state())
     for tensor in tree_leaves(final):  # what is put out is felt
         for layer in (_whose(outputs, tensor), _whose(sums, tensor)):
             if layer is not None:
@@ -154,7 +158,7 @@ def _trace(model: nn.Module, layers: Layers, batch: Batch, forward: Forward | No
     sums_of = Counter(join.layer for join in joins.values())
     felt = {layer: end for layer, end in ends.items() if end is not None and sums_of[layer] == int(end.summed)}
     shifts = frozenset({*shiftable, *own})
-    return Trace(tuple(calls), calls, inputs, geometries, biases, shifts, norms, own, joins, felt)
+    return Trace(tuple(calls), calls, inputs, geometries, biases, shifts, norms, own, joins, felt, draws)
 
 
 _Held = dict[int, tuple[str, Tensor, int]]
