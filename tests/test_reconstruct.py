@@ -600,7 +600,7 @@ def test_parameters_that_make_no_sense_are_refused() -> None:
 
 def small_room(monkeypatch: pytest.MonkeyPatch, images: int) -> None:
     """As if only so many images of the residual network could stand at its first prunable layer."""
-    monkeypatch.setattr(walking, "_HELD", 4 * walking._LIVE * 8 * 9 * 9 * images)
+    monkeypatch.setattr(walking, "HELD", 4 * walking._LIVE * 8 * 9 * 9 * images)
 
 
 def test_early_layers_see_fewer_images_and_the_last_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from repairability.network.outputs import is_logits, picked
 from repairability.network.trace import Trace, trace
 from repairability.network.use import Use, observed
 from repairability.pruning import RECIPES, Recipe, RecipeLike, get_recipe
-from repairability.repairs.walk import IMAGES
+from repairability.repairs.walk import HELD, IMAGES
 from repairability.scores import Alternating, Score
 from repairability.scores.alternating import THOROUGH
 from repairability.tables import Table, Value, percent
@@ -42,9 +42,6 @@ _SOLVING = 0.25
 """Share of a plain float32 product's speed that the sums and the surgeon of a refit reach, in all; measured on ResNet20
 and ResNet18 (`benchmarks/reconstruct.py`), so an estimate is good to a factor of three.
 """
-
-_ROOM = 2 * 2**30
-"""What the passes of a walk hold at most, in bytes (`repairs/walk`)."""
 
 _SEARCH, _SHORT_SEARCH = 130, 60
 """What a search for a filter's weights and their refit take, in products with its K x K Gram; the second for filters
@@ -290,7 +287,7 @@ class _Costs:
             here = 4 * (torch.Size(shape[1:]).numel() * images + layer.outputs * positions)
             drawn = 0.0 if budget is None else 4 * layer.groups * inputs * columns
             held, widest = max(held, here), max(widest, 3 * 8 * layer.groups * inputs**2 + drawn)
-        return operations / (_SOLVING * self.speed), min(4.0 * held, _ROOM) + widest
+        return operations / (_SOLVING * self.speed), min(4.0 * held, HELD) + widest
 
 
 def _product_speed() -> float:

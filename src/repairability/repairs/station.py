@@ -20,8 +20,8 @@ from repairability.network.layers import Layer
 _COLUMNS = 2**24
 """Input columns are laid out for so many values at a time: 64 MB in float32."""
 
-_DRAWN = 2**27
-"""At most so many values of input columns are drawn and held: 512 MB in float32."""
+_DRAWN = 2**26
+"""At most so many values of input columns are drawn and held: 256 MB in float32."""
 
 _WIDEST = 5120
 """Filters with more inputs than this are fitted in blocks of them: a Gram of so many is 200 MB in float64."""

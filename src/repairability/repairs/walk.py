@@ -25,7 +25,7 @@ IMAGES = 1024
 
 _BATCH = 128
 
-_HELD = 2 * 2**30
+HELD = 5 * 2**28
 """The activations that all passes together may hold where they stand, in bytes, as far as that can be known."""
 
 _LIVE = 6
@@ -98,14 +98,14 @@ def walk(
 
 
 def _room(way: Trace) -> list[int]:
-    """How many samples may stand at each layer, in execution order, so that all their passes hold no more than _HELD;
+    """How many samples may stand at each layer, in execution order, so that all their passes hold no more than HELD;
     rising, since a pass that has begun stays. Early layers with large maps see fewer samples, and draw more positions.
     """
     room: list[int] = []
     most = 2**31
     for name in reversed(way.order):
         values = math.prod(way.inputs[name][1:])
-        most = min(most, max(1, _HELD // (4 * _LIVE * values)))
+        most = min(most, max(1, HELD // (4 * _LIVE * values)))
         room.append(most)
     return room[::-1]
 
