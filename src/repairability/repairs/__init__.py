@@ -37,7 +37,7 @@ REPAIRS: dict[str, Repair] = {
     "bn-short": BatchNormRepair(*SHORT),
     "reconstruct": Reconstruction(),
     "reconstruct-all": Reconstruction(everything=True),
-    "rectified": Reconstruction(everything=True, budget=BUDGET, rounds=3),
+    "rectified": Reconstruction(everything=True, budget=BUDGET, rounds=2),
     "match": OutputMatching(),
     "match-flips": OutputMatching(augment=flips),
     "match-crops": OutputMatching(augment=crops),

@@ -28,7 +28,7 @@ class Alternating(Score):
 
     def __call__(self, problem: LeastSquares, count: int) -> Tensor:
         best, grams, scale = self._of(problem)
-        stages = 6 if grams.shape[1] > THOROUGH else 20
+        stages = 4 if grams.shape[1] > THOROUGH else 20
         return lowest_go(alternating(best, grams, scale, count, stages=stages, steps=10).abs(), count)
 
     def levels(self, problem: LeastSquares, counts: Sequence[int], ridge: float) -> list[tuple[Tensor, Tensor]]:
