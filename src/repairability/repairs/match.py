@@ -40,9 +40,10 @@ class OutputMatching(Repair):
     parameter's values that are not zero; the rate falls to zero as a cosine.
 
     Of the first `images` samples the last share `held_out` is not trained on: there the same error is measured at the
-    start, every `check` steps and at the end, and the state with the least is kept. `loss` names another error; of
-    logits the squares serve better than KL. `augment` changes each batch, and the dense network says what the changed
-    one is to give. BatchNorm keeps its statistics, its scales and shifts are trained; everything runs in eval mode.
+    start, every `check` steps and at the end, and the state with the least is kept. `augment` changes each batch, and
+    the dense network says what the changed one is to give. Held-out samples are changed too, once: a repair before this
+    one may have been fitted to them as they are. `loss` names another error; of logits the squares serve better than
+    KL. BatchNorm keeps its statistics, its scales and shifts are trained; everything runs in eval mode.
 
     The same seed gives the same answer, unless the `seconds` do not suffice: then the rate falls to zero within the
     steps that do fit, and the remarks say so.
@@ -81,8 +82,10 @@ class OutputMatching(Repair):
         model, calibration = context.model, context.calibration
         _check_precision(model, self.name)
         training, held = self._parts(calibration.held[: self.images])
-        nearness = _Nearness(context, list(held.split(self.batch_size)), Comparison(self.loss))
         with channels_last_(model), evaluating(context.dense) as dense, differentiating_(model) as network:
+            generator = torch.Generator().manual_seed(self.seed)
+            unseen = [self._augmented(batch, generator) for batch in held.split(self.batch_size)]
+            nearness = _Nearness(context, unseen, Comparison(self.loss))
             weights = _Weights(model, context.layers)
             start = least = nearness.measured()
             best = weights.state()
@@ -163,11 +166,12 @@ class OutputMatching(Repair):
             ]
             for i in torch.randperm(len(pieces), generator=generator).tolist():
                 form, rows = pieces[i]
-                batch = forms[form].drawn(rows.tolist()).batches[0]
-                if self.augment is not None:
-                    batch = self.augment(batch, generator)
+                batch = self._augmented(forms[form].drawn(rows.tolist()).batches[0], generator)
                 batch = to_model(batch, dense)
                 yield batch, _output(dense, batch, calibration) if known is None else known[form][rows]
+
+    def _augmented(self, batch: Batch, generator: torch.Generator) -> Batch:
+        return batch if self.augment is None else self.augment(batch, generator)
 
 
 class _Weights:
