@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ _STRIPE = 144
 SCARCITY = 100
 """How much a ridge grows with the unknowns per sample (see `LeastSquares.damped`)."""
 
+
+EXACTNESS = 20
+"""A multiply-add of many small factorisations takes so much longer than one of a large product in float32."""
 
 FEW = 10
 """Conjugate gradients from an answer to nearly the same problem."""
@@ -85,10 +88,8 @@ class InputMoments:
     def gram(self, *, centred: bool) -> Tensor:
         """Mean of x x' [G, K, K]; centred: the covariance."""
         whole = self.xx / self.n
-        if not centred:
-            return whole
         mean = self.mean_x
-        return whole - mean[..., :, None] * mean[..., None, :]
+        return whole.baddbmm_(mean[..., :, None], mean[..., None, :], alpha=-1) if centred else whole
 
     def cross(self, *, centred: bool) -> Tensor:
         """Mean of x y' [G, K, R]; centred: the covariance."""
@@ -155,6 +156,7 @@ class LeastSquares:
     unit: Tensor
     samples: int
     blocks: int = 1
+    _known: dict[tuple[str, float], list[Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
@@ -170,7 +172,10 @@ class LeastSquares:
         if some == slice(None):
             return self
         weights, cross = self.weights[:, some], self.cross[:, :, some]
-        return replace(self, weights=weights, cross=cross, power=self.power[:, some], unit=self.unit[:, some])
+        part = replace(self, weights=weights, cross=cross, power=self.power[:, some], unit=self.unit[:, some])
+        for (kind, ridge), known in self._known.items():  # what was computed for all filters serves these
+            part._known[kind, ridge] = [x[some] for x in known] if kind == "best" else known
+        return part
 
     def damped(self, group: int, ridge: float) -> Tensor:
         """The Gram [K, K] with ridge (1 + SCARCITY K / n) times its mean diagonal on the diagonal; one that is all zero
@@ -179,10 +184,24 @@ class LeastSquares:
         Of n samples a Gram of K inputs knows its directions to about K / n of its mean diagonal. Where n is not far
         above K, a fit follows that noise: worst at n = K, where it can meet every sample exactly.
         """
-        gram = self.gram[group]
-        level = float(gram.diagonal().mean())
-        share = max(ridge * (1 + SCARCITY * len(gram) / self.samples), 1e-12)
-        return gram + torch.eye(len(gram), dtype=gram.dtype) * (share * level if level > 0 else 1.0)
+        gram = self.gram[group].clone()
+        gram.diagonal().add_(self._pull(group, ridge))
+        return gram
+
+    def _pull(self, group: int, ridge: float) -> float:
+        """What stands on the diagonal for the ridge."""
+        diagonal = self.gram[group].diagonal()
+        level = float(diagonal.mean())
+        return max(ridge * (1 + SCARCITY * len(diagonal) / self.samples), 1e-12) * level if level > 0 else 1.0
+
+    def _damped32(self, group: int, ridge: float) -> Tensor:
+        """The same in float32, for products that a search or an iteration makes of it; kept."""
+        known = self._known.setdefault(("damped", ridge), [])
+        for g in range(len(known), group + 1):
+            gram = self.gram[g].float()
+            gram.diagonal().add_(self._pull(g, ridge))
+            known.append(gram)
+        return known[group]
 
     def error(self, weights: Tensor) -> Tensor:
         """mean |y - x'w|^2 for other weights [G, R, K]: power - 2 c'w + w'G w, per output [G, R]."""
@@ -190,35 +209,45 @@ class LeastSquares:
         square = ((weights @ self.gram) * weights).sum(-1)
         return (self.power - 2 * linear + square).clamp(min=0)
 
+    def rough_error(self, weights: Tensor, ridge: float) -> Tensor:
+        """The same to about 1e-6 of the power, by products in float32: for a curve, not for a fit."""
+        linear = (weights * self.cross.mT).sum(-1)
+        square = torch.empty_like(linear)
+        for g, own in enumerate(weights):
+            image = (own.float() @ self._damped32(g, ridge)).double()
+            square[g] = ((image - self._pull(g, ridge) * own) * own).sum(-1)
+        return (self.power - 2 * linear + square).clamp(min=0)
+
     def best(self, ridge: float) -> Tensor:
         """The weights [G, R, K] that are best on all inputs, with the ridge toward the dense ones:
         (G + ridge) (w - w_dense) = c - G w_dense.
         """
-        steps = []
-        for g, weights in enumerate(self.weights):
-            right = self.cross[g] - self.gram[g] @ weights.mT
-            steps.append(torch.cholesky_solve(right, cholesky(self.damped(g, ridge)[None])[0]).mT)
-        return self.weights + torch.stack(steps)
+        if ("best", ridge) not in self._known:
+            steps = []
+            for g, weights in enumerate(self.weights):
+                right = self.cross[g] - self.gram[g] @ weights.mT
+                steps.append(torch.cholesky_solve(right, cholesky(self.damped(g, ridge)[None])[0]).mT)
+            self._known["best", ridge] = [w + step for w, step in zip(self.weights, steps, strict=True)]
+        return torch.stack(self._known["best", ridge])
 
-    def refitted(self, support: Tensor, ridge: float, start: Tensor | None = None) -> Tensor:
+    def refitted(self, support: Tensor, ridge: float, start: Tensor | None = None, *, steps: int = FEW) -> Tensor:
         """The weights [G, R, K] that are best on their support [G, R, K] and zero outside it, with the ridge toward the
         dense ones: (G_SS + ridge) (w - w_dense) = c_S - G_SS w_dense.
 
-        From `start`, the answer to a problem that differs little, by a few conjugate gradients; without it exactly,
-        unless that is much the dearer way.
+        From `start`, the answer to a problem that differs little, by a few conjugate gradients; without it exactly; but
+        the other way where that is much the cheaper one.
         """
         fitted = torch.zeros_like(self.weights)
         for g, weights in enumerate(self.weights):
             kept = weights * support[g]  # [R, K]
-            right = self.cross[g].mT - kept @ self.gram[g]
-            gram = self.damped(g, ridge)
-            if start is not None:
-                change = conjugate_on_support(gram, right, support[g], start[g] - kept, steps=FEW)
-            elif cholesky_work(support[g]) > STEPS * support[g].numel() * support.shape[2]:
-                change = conjugate_on_support(gram, right, support[g], torch.zeros_like(right))
-            else:
-                change = solve_on_support(gram, right, support[g])
-            fitted[g] = kept + change
+            most = STEPS if start is None else steps
+            if EXACTNESS * cholesky_work(support[g]) <= most * support[g].numel() * support.shape[2]:
+                right = self.cross[g].mT - kept @ self.gram[g]
+                fitted[g] = kept + solve_on_support(self.damped(g, ridge), right, support[g])
+            else:  # (G_SS + ridge) w = c_S + ridge w_dense
+                right = self.cross[g].mT + self._pull(g, ridge) * kept
+                begin = kept if start is None else start[g]
+                fitted[g] = conjugate_on_support(self._damped32(g, ridge), right, support[g], begin, steps=most)
         return fitted
 
 

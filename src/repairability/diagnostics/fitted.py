@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repairability._torch import copy_of
 from repairability.algebra.moments import InputMoments, LeastSquares
 from repairability.algebra.sums import EPS
 from repairability.algebra.targets import joined
@@ -27,6 +26,9 @@ from repairability.scores.score import lowest_go
 FILTERS = 64
 """So many filters of a layer tell its residual curve, where an allocation is made of it."""
 
+ROUGH = 3
+"""Conjugate gradients for a layer that is tried at the output."""
+
 
 def diagnose_fit(
     model: nn.Module,
@@ -42,8 +44,7 @@ def diagnose_fit(
     distance (eq:distance) is a mean over samples of such ratios, which no Gram knows. The probe, where there is one,
     tries each layer so.
     """
-    copy = copy_of(model)  # a second network to halt in; its weights stay, so every layer sees dense inputs
-    stations = walk(model, copy, layers.on(copy), calibration, images=fit.images)
+    stations = walk(model, model, layers, calibration, images=fit.images)  # nothing is written: dense inputs for all
     curves = {x.layer.name: _curves(x, checked_grid(x.layer.name, grids), fit, score, probe) for x in stations}
     return {name: curves[name] for name in layers.names}
 
@@ -116,8 +117,8 @@ def _tried(
         if not count:
             continue
         mask = lowest_go(worth, count)
-        fitted = problem.refitted(mask, fit.ridge, start=best * mask)
+        fitted = problem.refitted(mask, fit.ridge, start=best * mask, steps=ROUGH)
         more = (moments.shift(fitted, station.shifts) - offset).view(station.layer.groups, problem.blocks, -1).sum(1)
-        left = float((problem.error(fitted) / power).mean())
+        left = float((problem.rough_error(fitted, fit.ridge) / power).mean())
         levels[k] = Mended(joined(fitted, problem.blocks), more.flatten(), left)
     return levels

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repairability._torch import copy_of, evaluating
+from repairability._torch import copy_of, evaluating, workers
 from repairability.algebra.sums import EPS
 from repairability.calibration import CalibrationSet
 from repairability.comparison import Comparison, Distance
@@ -20,10 +21,12 @@ from repairability.network.layers import Layers
 from repairability.network.outputs import Output, picked
 from repairability.network.watching import Watching
 
+_Item, _Result = TypeVar("_Item"), TypeVar("_Result")
+
 BATCH = 8
 """Samples that try one layer at one level together."""
 
-PASSES = 2
+PASSES = 1
 """All trials together cost so many passes of the samples that the diagnosis has."""
 
 MOST_LEVELS, FEWEST = 7, 2
@@ -79,8 +82,10 @@ class OutputProbe:
         the one that the network finds hardest.
         """
         self.calibration, self.picks = calibration, output
-        self.copy = copy_of(model)  # whose weights are replaced and put back
-        self.layers = layers.on(self.copy)
+        # in each of them weights are replaced and put back, by a thread of its own
+        on_cpu = all(layer.weight.device.type == "cpu" for layer in layers)
+        self.copies = [copy_of(model) for _ in range(torch.get_num_threads() if on_cpu else 1)]
+        self.layers = layers
         self.places = {name: i for i, name in enumerate(layers.names)}
         self.batches: list[Batch] = list(calibration.held[samples[0] : samples[1]].split(BATCH))
         trials = max(FEWEST, PASSES * samples[1] // (BATCH * len(layers)))  # of one layer
@@ -90,8 +95,25 @@ class OutputProbe:
         self.deals = [draw.permutation(len(self.batches)) for _ in range(self.levels)]
         self.comparison = Comparison(distance or "error")
         self.trials: list[OneTrial] = []
-        with evaluating(self.copy) as network:
-            self.dense = [self._output(network, batch) for batch in self.batches]
+        self.dense = [x for part in self._in_threads(self._dense_outputs, self._shares(self.batches)) for x in part]
+
+    def _shares(self, items: Sequence[_Item]) -> list[Sequence[_Item]]:
+        """A run of them for each copy."""
+        count = -(-len(items) // len(self.copies))
+        return [items[i * count : (i + 1) * count] for i in range(len(self.copies))]
+
+    def _in_threads(
+        self, function: Callable[[nn.Module, Sequence[_Item]], _Result], shares: Sequence[Sequence[_Item]]
+    ) -> list[_Result]:
+        """What the function makes of each share, with a copy of the network for each; in order."""
+        if len(self.copies) == 1 or len(shares[1]) == 0:
+            return [function(self.copies[0], share) for share in shares if share]
+        with workers(len(self.copies)) as pool:
+            return list(pool.map(function, self.copies, shares))
+
+    def _dense_outputs(self, copy: nn.Module, batches: Sequence[Batch]) -> list[Tensor]:
+        with evaluating(copy) as network:
+            return [self._output(network, batch) for batch in batches]
 
     def _output(self, network: nn.Module, batch: Batch) -> Tensor:
         return picked(self.calibration.run(network, to_model(batch, network)), self.picks)
@@ -103,21 +125,32 @@ class OutputProbe:
 
     def try_layer(self, name: str, levels: Mapping[int, Mended]) -> None:
         """Run this layer's trials: `levels` by their number."""
-        layer = self.layers[name]
-        dense = layer.weight.detach().clone()
         first = self.places[name] * self.each
-        try:
-            with evaluating(self.copy) as network:
-                own = self.layers.subset([name]).on(network)
-                for deal, (level, mended) in zip(self.deals, levels.items(), strict=False):
-                    layer.write_(mended.filters)
-                    for j in range(first, first + self.each):
-                        number = int(deal[j % len(deal)])
-                        distance = self._distance(network, own, number, mended.offset)
-                        self.trials.append(OneTrial(number, name, level, distance, mended.residual))
-        finally:
-            with torch.no_grad():
-                layer.weight.copy_(dense)
+        trials = [
+            (int(deal[j % len(deal)]), level, mended)
+            for deal, (level, mended) in zip(self.deals, levels.items(), strict=False)
+            for j in range(first, first + self.each)
+        ]
+
+        def tried(copy: nn.Module, share: Sequence[tuple[int, int, Mended]]) -> list[OneTrial]:
+            own = self.layers.subset([name]).on(copy)
+            dense = own[name].weight.detach().clone()
+            done = []
+            try:
+                with evaluating(copy) as network:
+                    watched, last = own.on(network), None
+                    for number, level, mended in share:
+                        if mended is not last:
+                            own[name].write_(mended.filters)
+                            last = mended
+                        distance = self._distance(network, watched, number, mended.offset)
+                        done.append(OneTrial(number, name, level, distance, mended.residual))
+            finally:
+                with torch.no_grad():
+                    own[name].weight.copy_(dense)
+            return done
+
+        self.trials += [trial for part in self._in_threads(tried, self._shares(trials)) for trial in part]
 
     def _distance(self, network: nn.Module, own: Layers, number: int, offset: Tensor) -> float:
         batch = self.batches[number]

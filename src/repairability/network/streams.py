@@ -2,21 +2,23 @@
 
 Each batch's pass runs in a thread of its own and stands still at a layer until it is told to go on, so every layer's
 input is computed once, whatever the model's code looks like, and with the weights that the layers before it have by
-then. One thread runs at a time: the order of all sums is fixed. What is held between two layers is what the passes
-themselves hold: the live activations of all batches.
+then. Each thread computes alone, and as many run at once as the process has CPU threads: every pass has its own sums,
+so their order is fixed. What is held between two layers is what the passes themselves hold: the live activations of all
+batches.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from repairability._torch import evaluating
+from repairability._torch import evaluating, workers
 from repairability.network.batches import Batch, Forward, run, sample_count
 from repairability.network.calls import Call
 from repairability.network.layers import Layers
@@ -60,14 +62,24 @@ class Stream:
         self._halt: Halt | None = None
         self._error: BaseException | None = None
         self._abandoned = False
-        self._thread = threading.Thread(target=self._pass, daemon=True)
+        self._past: Collection[str] = ()
+        self._done: Future[None] | None = None
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self, pool: Executor) -> None:
+        self._done = pool.submit(self._pass)
 
-    def advance(self) -> Halt | None:
-        """Run to the next halt; None where the pass ended."""
+    def advance(self, past: Collection[str] = ()) -> Halt | None:
+        """Run to the next halt that is not at one of the layers `past`; None where the pass ended."""
+        self.go(past)
+        return self.halt()
+
+    def go(self, past: Collection[str] = ()) -> None:
+        """Begin to advance."""
+        self._past = past
         self._go.release()
+
+    def halt(self) -> Halt | None:
+        """Where it stands, when it does."""
         self._stopped.acquire()
         if self._error is not None:
             raise self._error
@@ -76,11 +88,13 @@ class Stream:
     def close(self) -> None:
         self._abandoned = True
         self._go.release()
-        if self._thread.ident is not None:
-            self._thread.join()
+        if self._done is not None:
+            self._done.exception()  # none: the pass hands its own to whoever advances it
 
     def _stand(self, at: Halt) -> None:
         """Called inside the pass: stand here until told to go on."""
+        if at.layer in self._past:
+            return
         self._halt = at
         self._stopped.release()
         self._go.acquire()
@@ -136,15 +150,29 @@ def streams(
     `before`: of our copy, halting before each layer, which may then be written. Otherwise behind it, and the model is
     only read.
     """
+    if not batches:
+        yield []
+        return
     running: list[Stream] = []
     with ExitStack() as stack:
+        pool = stack.enter_context(workers(len(batches)))
         for batch in batches:  # a network each: what one pass keeps in it is not for another
             network = stack.enter_context(evaluating(model, writing=before))
             running.append(Stream(network, layers.on(network), batch, joins, forward, before=before))
         try:
             for stream in running:
-                stream.start()
+                stream.start(pool)
             yield running
         finally:
             for stream in running:
                 stream.close()
+
+
+def advance(running: Sequence[Stream], most: int, past: Collection[str] = ()) -> list[Halt | None]:
+    """Where each of the streams halts next, at most so many of them under way at once."""
+    halts = []
+    for i, stream in enumerate(running):
+        for begun in running[i and i + most - 1 : i + most]:
+            begun.go(past)
+        halts.append(stream.halt())
+    return halts

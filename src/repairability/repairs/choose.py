@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from repairability._torch import copy_of
 from repairability.algebra.moments import LeastSquares
 from repairability.algebra.targets import joined
 from repairability.allocation import Allocation
@@ -66,7 +65,6 @@ def choose_masks(
         layers = layers_named(model, allocation, batch=first, forward=calibration.forward)
     chooser = Chooser(chosen_by, allocation, layers)
     lost = layers.subset(name for name in allocation if allocation.pruned(name))
-    copy = copy_of(model)  # a second network to halt in; its weights stay
-    for station in walk(model, copy, lost.on(copy), calibration, images=most) if lost else ():
+    for station in walk(model, model, lost, calibration, images=most) if lost else ():
         chooser(station.layer.name, station.problem(station.moments()))
     return chooser.masks()

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from repairability._torch import evaluating
+from repairability._torch import evaluating, unwrapped
 from repairability.calibration import CalibrationSet
 from repairability.network.batches import Batch, sample_count
 from repairability.network.calls import Call
 from repairability.network.layers import Layer, Layers
-from repairability.network.streams import Halt, Stream, streams
+from repairability.network.streams import Halt, Stream, advance, streams
 from repairability.network.trace import Trace, trace
 from repairability.network.watching import Watching
 from repairability.progress import track
@@ -47,7 +47,8 @@ def walk(
     """Stations in execution order. What the caller writes into a layer (its weight, its bias, the BatchNorm behind it)
     before it asks for the next station, the later ones see.
 
-    `layers` are those of `repaired`. Where a layer's branch is added to another (a shortcut), the output that is wanted
+    `layers` are those of `repaired`; where that is `dense` itself, nothing is to be written, and one pass serves both.
+    Where a layer's branch is added to another (a shortcut), the output that is wanted
     also makes up for the error the other branch carries already:
     y_dense + (other_dense - other_repaired) * sqrt(running_var + eps) / weight, in channels with |weight| >= 1e-3
     (`shortcuts=False`: y_dense everywhere; so too behind a BatchNorm that serves other layers).
@@ -61,29 +62,26 @@ def walk(
     way = trace(dense, wholes, probe, forward=calibration.forward, needed=needed)
     room = _room(way)
     batches = list(calibration.first(repaired, images, min(_BATCH, max(1, math.ceil(room[0] / 4)))))
-    norms = {layer: repaired.get_submodule(norm) for layer, norm in way.own_norms.items()}
+    norms = {layer: unwrapped(repaired).get_submodule(norm) for layer, norm in way.own_norms.items()}
     known = {n: join for n, join in way.joins.items() if join.layer in norms or join.layer not in way.norms}
     joins = known if shortcuts else {}
     joined = {join.layer for join in joins.values()}
     repeated, done = any(calls > 1 for calls in way.calls.values()), 0
     reached = layers.subset(way.order)
+    # passes that draw random numbers do so in one order only where they come one after the other
+    most = 1 if way.draws else torch.get_num_threads()
+    running = [] if repeated else batches
     with (
+        streams(dense, running, reached, joins, before=False, forward=calibration.forward) as theirs,
         streams(
-            dense, [] if repeated else batches, reached, joins, before=False, forward=calibration.forward
-        ) as theirs,
-        streams(
-            repaired, [] if repeated else batches, reached, joins, before=True, forward=calibration.forward
+            repaired, [] if repaired is dense else running, reached, joins, before=True, forward=calibration.forward
         ) as ours,
     ):
         for name in track(() if repeated else way.order, "layer by layer", len(way.order)):
-            norm, passed = norms.get(name), way.order[:done]
-            count = max(1, room[done] // sample_count(batches[0]))
-            halts = [
-                _side_by_side(name, their, our, norm, name in joined, passed)
-                for their, our in zip(theirs[:count], ours[:count], strict=True)
-            ]
-            steady = [halt for halt in halts if halt is not None]
-            if len(steady) < len(halts):
+            norm, count = norms.get(name), max(1, room[done] // sample_count(batches[0]))
+            passes = _Passes(theirs[:count], ours[:count], most)
+            steady = passes.at(name, norm, name in joined, way.order[:done])
+            if steady is None:
                 break
             yield Station(layers[name], wholes[name], norm, [pair for pair, _ in steady], way.flats.get(name))
             # these passes stand behind the layer already, with what it gave before it was written
@@ -110,33 +108,46 @@ def _room(way: Trace) -> list[int]:
     return room[::-1]
 
 
-def _side_by_side(
-    name: str, their: Stream, our: Stream, norm: nn.Module | None, joined: bool, passed: Collection[str]
-) -> tuple[Pair, Tensor | None] | None:
-    """Both passes at this layer: its product in the repaired network with the output that is wanted of it, and the
-    branch that it is, where it is added to another. None where a pass takes another way. A pass that begins here goes
-    by the layers that were passed, which are final.
-    """
-    there, here = _beyond(their, passed), _beyond(our, passed)
-    if there is None or here is None or not there.layer == here.layer == name:
-        return None
-    call, wanted = here.call, there.output
-    if call is None or wanted is None or there.call is None or call.x.shape != there.call.x.shape:
-        return None
-    if not joined:
-        return Pair(call, wanted), None
-    there, here = their.advance(), our.advance()
-    if there is None or here is None or there.other is None or here.other is None:
-        return None
-    return Pair(call, wanted + _correction(there.other - here.other, norm, call), here.other), here.branch
+class _Passes:
+    """Passes of the same batches through both networks; without `ours` they are one and the same."""
 
+    def __init__(self, theirs: Sequence[Stream], ours: Sequence[Stream], most: int) -> None:
+        self.theirs, self.ours, self.most = theirs, ours, most
 
-def _beyond(stream: Stream, passed: Collection[str]) -> Halt | None:
-    """The pass's first halt behind these layers."""
-    halt = stream.advance()
-    while halt is not None and halt.layer in passed:
-        halt = stream.advance()
-    return halt
+    def at(
+        self, name: str, norm: nn.Module | None, joined: bool, passed: Collection[str]
+    ) -> list[tuple[Pair, Tensor | None]] | None:
+        """All passes at this layer: its product in the repaired network with the output that is wanted of it, and the
+        branch that it is, where it is added to another. None where a pass takes another way. A pass that begins here
+        goes by the layers that were passed, which are final.
+        """
+        halts = self._advance(passed)
+        pairs = []
+        for there, here in halts:
+            if there is None or here is None or not there.layer == here.layer == name:
+                return None
+            call, wanted = here.call, there.output
+            if call is None or wanted is None or there.call is None or call.x.shape != there.call.x.shape:
+                return None
+            pairs.append(Pair(call, wanted))
+        if not joined:
+            return [(pair, None) for pair in pairs]
+        steady = []
+        for (there, here), (call, wanted, _) in zip(self._advance(), pairs, strict=True):
+            if there is None or here is None or there.other is None or here.other is None:
+                return None
+            if here is there:
+                steady.append((Pair(call, wanted, here.other), None))
+            else:
+                wanted = wanted + _correction(there.other - here.other, norm, call)
+                steady.append((Pair(call, wanted, here.other), here.branch))
+        return steady
+
+    def _advance(self, passed: Collection[str] = ()) -> list[tuple[Halt | None, Halt | None]]:
+        """Where each pass stands next, in the dense and in the repaired network."""
+        halts = advance([*self.theirs, *self.ours], self.most, passed)
+        theirs = halts[: len(self.theirs)]
+        return list(zip(theirs, halts[len(self.theirs) :] or theirs, strict=True))
 
 
 def _correction(error: Tensor, norm: nn.Module | None, call: Call) -> Tensor:

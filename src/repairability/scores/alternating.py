@@ -36,7 +36,7 @@ class Alternating(Score):
         values = alternating_levels(*self._of(problem), counts, steps=10)
         masks = [lowest_go(x.abs(), count) for x, count in zip(values, counts, strict=True)]
         best = problem.best(ridge)
-        return [(mask, problem.error(problem.refitted(mask, ridge, start=best * mask))) for mask in masks]
+        return [(mask, problem.rough_error(problem.refitted(mask, ridge, start=best * mask), ridge)) for mask in masks]
 
     def _of(self, problem: LeastSquares) -> tuple[Tensor, Tensor, Tensor]:
         grams = torch.stack([problem.damped(g, self.ridge) for g in range(len(problem.weights))])
