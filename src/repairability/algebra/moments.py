@@ -17,7 +17,7 @@ SCARCITY = 100
 """How much a ridge grows with the unknowns per sample (see `LeastSquares.damped`)."""
 
 
-EXACTNESS = 20
+SLOWER = 20
 """A multiply-add of many small factorisations takes so much longer than one of a large product in float32."""
 
 FEW = 10
@@ -240,8 +240,8 @@ class LeastSquares:
         fitted = torch.zeros_like(self.weights)
         for g, weights in enumerate(self.weights):
             kept = weights * support[g]  # [R, K]
-            most = STEPS if start is None else steps
-            if EXACTNESS * cholesky_work(support[g]) <= most * support[g].numel() * support.shape[2]:
+            most, slower = (STEPS, 1) if start is None else (steps, SLOWER)  # exact where nothing says otherwise
+            if slower * cholesky_work(support[g]) <= most * support[g].numel() * support.shape[2]:
                 right = self.cross[g].mT - kept @ self.gram[g]
                 fitted[g] = kept + solve_on_support(self.damped(g, ridge), right, support[g])
             else:  # (G_SS + ridge) w = c_S + ridge w_dense

@@ -23,8 +23,11 @@ from repairability.repairs.walk import walk
 from repairability.scores import Score
 from repairability.scores.score import lowest_go
 
-FILTERS = 64
-"""So many filters of a layer tell its residual curve, where an allocation is made of it."""
+FILTERS, OF_WIDE = 64, 32
+"""So many filters of a layer tell its residual curve, where an allocation is made of it; fewer where they are wide."""
+
+WIDE = 1024
+"""Inputs of a filter from which on its products with a Gram are dear."""
 
 ROUGH = 3
 """Conjugate gradients for a layer that is tried at the output."""
@@ -92,7 +95,8 @@ def _curves(
 
 def _some_filters(problem: LeastSquares) -> slice:
     """Evenly chosen filters that stand for all of them where an allocation is made of their curve."""
-    return slice(None, None, max(1, problem.weights.shape[1] // FILTERS))
+    _, filters, inputs = problem.weights.shape
+    return slice(None, None, max(1, filters // (OF_WIDE if inputs > WIDE else FILTERS)))
 
 
 def _tried(

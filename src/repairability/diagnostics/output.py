@@ -21,7 +21,8 @@ from repairability.network.layers import Layers
 from repairability.network.outputs import Output, picked
 from repairability.network.watching import Watching
 
-_Item, _Result = TypeVar("_Item"), TypeVar("_Result")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 BATCH = 8
 """Samples that try one layer at one level together."""

@@ -132,7 +132,7 @@ class _Passes:
             pairs.append(Pair(call, wanted))
         if not joined:
             return [(pair, None) for pair in pairs]
-        steady = []
+        steady: list[tuple[Pair, Tensor | None]] = []
         for (there, here), (call, wanted, _) in zip(self._advance(), pairs, strict=True):
             if there is None or here is None or there.other is None or here.other is None:
                 return None

@@ -12,8 +12,8 @@ from repairability.algebra.alternating import alternating, alternating_levels
 from repairability.algebra.moments import LeastSquares
 from repairability.scores.score import Score, lowest_go
 
-THOROUGH = 1024
-"""Filters with more inputs than this get a shorter search: its price grows with their square."""
+THOROUGH, DEAR = 1024, 3072
+"""Filters with more inputs than these get a shorter search: its price grows with their square."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,20 @@ class Alternating(Score):
 
     def __call__(self, problem: LeastSquares, count: int) -> Tensor:
         best, grams, scale = self._of(problem)
-        stages = 4 if grams.shape[1] > THOROUGH else 20
-        return lowest_go(alternating(best, grams, scale, count, stages=stages, steps=10).abs(), count)
+        inputs = grams.shape[1]
+        stages, steps = (20, 10) if inputs <= THOROUGH else (4, 10) if inputs <= DEAR else (3, 7)
+        return lowest_go(alternating(best, grams, scale, count, stages=stages, steps=steps).abs(), count)
 
     def levels(self, problem: LeastSquares, counts: Sequence[int], ridge: float) -> list[tuple[Tensor, Tensor]]:
         """From one search that goes on from level to level."""
-        values = alternating_levels(*self._of(problem), counts, steps=10)
+        steps = 4 if problem.weights.shape[2] > THOROUGH else 10
+        values = alternating_levels(*self._of(problem), counts, steps=steps)
         masks = [lowest_go(x.abs(), count) for x, count in zip(values, counts, strict=True)]
         best = problem.best(ridge)
-        return [(mask, problem.rough_error(problem.refitted(mask, ridge, start=best * mask), ridge)) for mask in masks]
+        return [
+            (mask, problem.rough_error(problem.refitted(mask, ridge, start=best * mask, steps=steps), ridge))
+            for mask in masks
+        ]
 
     def _of(self, problem: LeastSquares) -> tuple[Tensor, Tensor, Tensor]:
         grams = torch.stack([problem.damped(g, self.ridge) for g in range(len(problem.weights))])
