@@ -60,20 +60,23 @@ def rows_of(
     first = data.unlabeled(about.images, seed=0)
     with torch.no_grad():
         one_pass = seconds(lambda: [model(batch) for batch in first.split(64)], 1)  # type: ignore[no-untyped-call]
-    rows: list[tuple[str, ...]] = [(name, "", "dense", f"{100 * dense.top1:.2f}", "", f"{one_pass:.1f}", "1", "")]
+    rows: list[tuple[str, ...]] = [(name, "", "dense", f"{100 * dense.top1:.2f}", "", f"{one_pass:.1f}", "1", "", "")]
     cells = [(sparsity, recipe) for sparsity in sparsities for recipe in recipes]
     for sparsity, recipe in track(cells, name, len(cells)):
-        kept, spent = [], []
+        kept, spent, grown = [], [], []
         for draw in range(draws):
             calibration = CalibrationSet(data.unlabeled(about.images, seed=draw), 128)
             start = time.perf_counter()
             result = prune(model, calibration, sparsity=sparsity, recipe=RECIPES[recipe])
             spent.append(time.perf_counter() - start)
+            grown.append((result.memory_mb or 0.0) / 2**10)
             kept.append(100 * evaluate(result.model, batches).top1)
         shown = " / ".join(f"{x:.2f}" for x in kept)
         least = min(spent)
         numbers = (f"{sum(kept) / draws:.2f}", f"{least:.1f}", f"{least / one_pass:.1f}")
-        rows.append((name, f"{100 * sparsity:g} %", recipe, numbers[0], shown, *numbers[1:], _gib()))
+        rows.append(
+            (name, f"{100 * sparsity:g} %", recipe, numbers[0], shown, *numbers[1:], f"{max(grown):.1f}", _gib())
+        )
         print("  ".join(rows[-1]), flush=True)
     return rows
 
@@ -105,5 +108,15 @@ if __name__ == "__main__":
             given.test,
         )
     ]
-    columns = ("network", "sparsity", "recipe", "top-1", "draws", "seconds", "dense passes", "peak so far, GiB")
+    columns = (
+        "network",
+        "sparsity",
+        "recipe",
+        "top-1",
+        "draws",
+        "seconds",
+        "dense passes",
+        "grown by, GiB",
+        "peak so far, GiB",
+    )
     print(Table(columns, table, machine()))

@@ -167,6 +167,14 @@ class LeastSquares:
         cross, power = moments.cross(centred=centred), moments.power(centred=centred)
         return cls(weights, gram, cross, power, square, unit, moments.n, blocks)
 
+    def toward(self, moments: InputMoments, *, centred: bool) -> LeastSquares:
+        """The same inputs, and other outputs that are wanted of them."""
+        other = replace(self, cross=moments.cross(centred=centred), power=moments.power(centred=centred))
+        for (kind, ridge), known in self._known.items():
+            if kind == "damped":
+                other._known[kind, ridge] = known
+        return other
+
     def of_filters(self, some: slice) -> LeastSquares:
         """The same problem for some of each group's filters."""
         if some == slice(None):

@@ -25,7 +25,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 BATCH = 8
-"""Samples that try one layer at one level together."""
+"""Samples that try one layer at one level together; half as many where there are too many layers for these."""
 
 PASSES = 1
 """All trials together cost so many passes of the samples that the diagnosis has."""
@@ -88,8 +88,9 @@ class OutputProbe:
         self.copies = [copy_of(model) for _ in range(torch.get_num_threads() if on_cpu else 1)]
         self.layers = layers
         self.places = {name: i for i, name in enumerate(layers.names)}
-        self.batches: list[Batch] = list(calibration.held[samples[0] : samples[1]].split(BATCH))
-        trials = max(FEWEST, PASSES * samples[1] // (BATCH * len(layers)))  # of one layer
+        together = BATCH if PASSES * samples[1] >= FEWEST * BATCH * len(layers) else BATCH // 2
+        self.batches: list[Batch] = list(calibration.held[samples[0] : samples[1]].split(together))
+        trials = max(FEWEST, PASSES * samples[1] // (together * len(layers)))  # of one layer
         self.levels = min(MOST_LEVELS, trials)
         self.each = trials // self.levels
         draw = np.random.default_rng(SEED)

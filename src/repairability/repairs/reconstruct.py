@@ -78,10 +78,9 @@ class Reconstruction(Repair):
             fitted = problem.refitted(support, self.ridge)
             if targets is not None and (targets.low is not None or targets.high is not None):
                 for _ in range(self.rounds):
-                    moments = targets.moved(targets.given(fitted, moments.shift(fitted, station.shifts))).of_outputs(
-                        moments
-                    )
-                    problem = station.problem(moments)
+                    given = targets.given(fitted, moments.shift(fitted, station.shifts))
+                    moments = targets.moved(given).of_outputs(moments)
+                    problem = problem.toward(moments, centred=station.shifts)
                     fitted = problem.refitted(support, self.ridge, start=fitted)
             shift = moments.shift(fitted, station.shifts)  # of a filter in blocks, the sum of theirs
             shift = shift.view(station.layer.groups, problem.blocks, -1).sum(1)
