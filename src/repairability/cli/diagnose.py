@@ -27,7 +27,7 @@ def verb(
         False,
         "--output",
         help="Also measure the damage where the network ends, for the rule output: small batches run through it with "
-        "one layer pruned and mended. About two passes of the samples more.",
+        "one layer pruned and mended. About one pass of the samples more.",
     ),
     count: int = options.COUNT,
     seed: int = options.SEED,

@@ -61,7 +61,7 @@ def diagnose(
 
     With "output" among the `measures`, samples that are not fitted to also run through the network with one layer
     pruned and mended, and their outputs are compared with the dense ones (`output` and `distance` as in `agreement`):
-    about two passes more. It is the one measure in which layers compare.
+    about one pass more. It is the one measure in which layers compare.
     """
     mend = get_repair(repair)
     calibration = CalibrationSet.read(images, model=model, forward=forward)
