@@ -149,6 +149,8 @@ def unpack(row: Row, values: Bytes, stream: Bytes) -> Tensor:
     if len(values) != row.value_bytes:
         raise ValueError(f"its values take {len(values)} bytes, not {row.value_bytes}")
     dtype = getattr(torch, row.dtype)
+    if not row.count:
+        return torch.zeros(row.shape, dtype=dtype)
     if row.values == row.dtype:
         kept = torch.from_numpy(values.copy()).view(dtype)
     else:
