@@ -80,10 +80,28 @@ class Product:
     made: Fact
     foldable: Tensor  # of each input channel: its value is known and moves into the bias
 
+    @property
+    def constant(self) -> Tensor:
+        """Of each input channel: its value is known, but zero padding stands beside it."""
+        none = torch.zeros(len(self.foldable), dtype=torch.bool)
+        return none if self.given is None else self.given.known & ~self.foldable
+
+    @property
+    def keeper(self) -> int | None:
+        """The constant channel that can stand for all others: w_k' = w_k + sum_i (x_i / x_k) w_i."""
+        constant = self.constant
+        if self.given is None or int(constant.sum()) < 2:
+            return None
+        return int(torch.where(constant, self.given.value.abs(), -1.0).argmax())
+
     def read(self) -> Tensor:
-        """[out, in]: where a weight that is not zero reads a channel that does not fold."""
-        weight: Tensor = self.module.weight  # type: ignore[assignment]
-        return reads(weight) & ~self.foldable
+        """[out, in]: where a weight that is not zero reads a channel that does not fold; constants by their keeper."""
+        read = reads(self.module.weight) & ~self.foldable  # type: ignore[arg-type]
+        if self.keeper is not None:
+            some = read[:, self.constant].any(1)
+            read[:, self.constant] = False
+            read[:, self.keeper] = some
+        return read
 
 
 @dataclass
@@ -140,13 +158,13 @@ def no_borders(module: nn.Module) -> bool:
 
 def reads(weight: Tensor) -> Tensor:
     """[out, in]: where a filter has a weight that is not zero."""
-    used = weight.detach() != 0
+    used = weight.detach().cpu() != 0
     return used.flatten(2).any(2) if used.dim() > 2 else used
 
 
 def sums(weight: Tensor) -> Tensor:
     """[out, in]: what a filter makes of a channel that is 1 everywhere."""
-    weight = weight.detach().double()
+    weight = weight.detach().cpu().double()
     return weight.flatten(2).sum(2) if weight.dim() > 2 else weight
 
 
@@ -154,7 +172,7 @@ def product_value(weight: Tensor, bias: Tensor | None, value: Tensor, foldable: 
     """Of each filter: b + sum_c x_c sum_rs w_crs where every channel that it reads folds; else unknown."""
     total = sums(weight) @ torch.where(foldable, value, 0.0)
     if bias is not None:
-        total = total + bias.detach().double()
+        total = total + bias.detach().cpu().double()
     return torch.where((reads(weight) & ~foldable).any(1), math.nan, total)
 
 
@@ -162,9 +180,9 @@ def norm_value(module: _BatchNorm, value: Tensor) -> Tensor:
     """g (x - mean) / sqrt(var + eps) + b; where g is zero, b whatever comes."""
     assert module.running_mean is not None
     assert module.running_var is not None
-    factor = 1 / (module.running_var.double() + module.eps).sqrt()
+    factor = 1 / (module.running_var.cpu().double() + module.eps).sqrt()
     shift = torch.zeros_like(factor)
     if module.affine:
-        factor, shift = factor * module.weight.detach().double(), module.bias.detach().double()
-    mapped = (value - module.running_mean.double()) * factor + shift
+        factor, shift = factor * module.weight.detach().cpu().double(), module.bias.detach().cpu().double()
+    mapped = (value - module.running_mean.cpu().double()) * factor + shift
     return torch.where(factor == 0, shift, mapped)

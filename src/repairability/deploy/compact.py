@@ -14,7 +14,9 @@ from torch.utils import _pytree as trees
 from repairability._torch import copy_of, evaluating, evaluation_mode_, unwrapped
 from repairability.deploy.channels import NORMS, PRODUCTS, Facts
 from repairability.deploy.cutting import Cut, without_dead_branches_
-from repairability.deploy.operations import IN_PLACE, Reading, Shapes, bases, writes
+from repairability.deploy.in_place import out_of_place_
+from repairability.deploy.operations import Reading
+from repairability.deploy.shaping import Shapes
 from repairability.errors import InputError, first_line
 from repairability.network.batches import Batch, arguments, run, to_model
 from repairability.network.folding import without_norms
@@ -117,7 +119,7 @@ def compact(model: nn.Module, example: Batch, *, fold_norms: bool = False) -> Co
 
 def _compacted_(graph: fx.GraphModule, shapes: Shapes, notes: list[str]) -> list[str]:
     """Cut our own graph, in place; what is returned are the branches that went."""
-    _out_of_place_(graph)
+    out_of_place_(graph)
     calls = Counter(str(node.target) for node in graph.graph.nodes if node.op == "call_module")
     blocks: list[str] = []
     while True:
@@ -137,34 +139,12 @@ def _notes(facts: Facts, cut: Cut) -> list[str]:
     if facts.opaque:
         what = ", ".join(f"{name} ({count})" for name, count in facts.opaque.items())
         notes.append(f"what goes into these is left, since what they do with channels is not known: {what}")
-    padded = 0
-    for product in facts.products:
-        if product.given is not None:
-            padded += int((product.given.known & ~product.foldable & cut.stays(product.given)).sum())
+    given = [(product, product.given) for product in facts.products if product.given is not None]
+    padded = sum(int((product.constant & cut.stays(fact)).sum()) for product, fact in given)
     if padded:
-        notes.append(f"{padded} constant channels stay: they are not 0, and zero padding stands beside them")
+        words = "they are not 0, and zero padding stands beside them; one stands for all that a layer reads"
+        notes.append(f"{padded} constant channels stay: {words}")
     return notes
-
-
-def _out_of_place_(graph: fx.GraphModule) -> None:
-    """Operations that write into their input become ones that do not, where nobody else reads what they write into; a
-    branch may then be taken out. The others are left, and with them whoever reads it.
-    """
-    nodes = list(graph.graph.nodes)
-    for node in nodes:
-        same = [x for x in nodes if x.op == "call_module" and x.target == node.target] or [node]
-        alone = all(len(base.users) == 1 for one in same for base in bases(graph, one))
-        if not alone or not writes(graph, node):
-            continue
-        if node.op == "call_module":
-            graph.get_submodule(str(node.target)).inplace = False  # type: ignore[assignment]
-        elif node.target in IN_PLACE:
-            node.target = IN_PLACE[node.target]
-        elif node.kwargs.get("inplace"):
-            node.kwargs = {**node.kwargs, "inplace": False}
-        else:
-            node.target = str(node.target).removesuffix("_")
-    graph.recompile()
 
 
 def _shapes(graph: fx.GraphModule, model: nn.Module, batch: Batch) -> Shapes:

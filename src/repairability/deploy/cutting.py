@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from repairability.deploy.channels import PINNED, Fact, Facts, Product, sums
 from repairability.deploy.operations import CONSTANT, FLATTENS, RESHAPES
+from repairability.deploy.shaping import Shapes
 
 
 class Cut:
@@ -108,20 +109,28 @@ class Cut:
 
 
 def _cut_product_(product: Product, cut: Cut) -> None:
-    """w' = w[stays, stays], b' = b + sum over the channels c that go of x_c sum_rs w_crs."""
+    """w' = w[stays, stays], b' = b + sum over the channels c that go of x_c sum_rs w_crs; constant channels that go and
+    do not fold are added to the one that stands for them.
+    """
     module: Any = product.module
     given, out = product.given, cut.stays(product.made)
     into = torch.ones(len(product.foldable), dtype=torch.bool) if given is None else cut.stays(given)
     if out.all() and into.all():
         return
     weight: Tensor = module.weight
+    changed = weight.detach().clone()
     bias = None if module.bias is None else module.bias.detach()[out]
     if given is not None:
         gone = ~into & product.foldable
         moved = sums(weight)[out][:, gone] @ given.value[gone]
         if moved.any():
-            bias = (moved if bias is None else bias.double() + moved).to(weight.dtype)
-    module.weight = _parameter(weight.detach()[out][:, into], weight)
+            bias = (moved if bias is None else bias.cpu().double() + moved).to(weight)
+        keeper, apart = product.keeper, ~into & product.constant
+        if keeper is not None and into[keeper] and apart.any():
+            ratios = (given.value[apart] / given.value[keeper]).to(weight.device)
+            added = torch.tensordot(changed[:, apart].double(), ratios, ([1], [0]))
+            changed[:, keeper] = (changed[:, keeper].double() + added).to(weight.dtype)
+    module.weight = _parameter(changed[out][:, into], weight)
     module.bias = None if bias is None else _parameter(bias, weight)
     if isinstance(module, nn.Linear):
         module.in_features, module.out_features = int(into.sum()), int(out.sum())
@@ -156,7 +165,7 @@ def _drop_constants_(graph: fx.GraphModule) -> None:
         delattr(graph, name)
 
 
-def without_dead_branches_(graph: fx.GraphModule, facts: Facts, shapes: dict[str, tuple[int, ...]]) -> list[str]:
+def without_dead_branches_(graph: fx.GraphModule, facts: Facts, shapes: Shapes) -> list[str]:
     """An addition of a branch of one value each channel: of zeros, it is the other branch; else it adds the values.
     What is returned are the branches that went, by their last operation.
     """
