@@ -27,7 +27,7 @@ SHELVES = [
     ["repairs", "checkpoints"],
     ["diagnostics"],
     ["pruning"],
-    ["detect", "checkup"],
+    ["deploy", "detect", "checkup"],
     ["experiments"],
     ["report"],
     ["demo"],

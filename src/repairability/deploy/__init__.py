@@ -1,5 +1,5 @@
 """A pruned network on its way into the world: cleaned of what is dead, exported, trained on."""
 
-from repairability.deploy.compact import Compacted, compact
+from repairability.deploy.compacting.compact import Compacted, compact
 
 __all__ = ["Compacted", "compact"]

@@ -12,11 +12,11 @@ from torch.fx.passes.shape_prop import ShapeProp
 from torch.utils import _pytree as trees
 
 from repairability._torch import copy_of, evaluating, evaluation_mode_, unwrapped
-from repairability.deploy.channels import NORMS, PRODUCTS, Facts
-from repairability.deploy.cutting import Cut, without_dead_branches_
-from repairability.deploy.in_place import out_of_place_
-from repairability.deploy.operations import Reading
-from repairability.deploy.shaping import Shapes
+from repairability.deploy.compacting.channels import NORMS, PRODUCTS, Facts
+from repairability.deploy.compacting.cutting import Cut, without_dead_branches_
+from repairability.deploy.compacting.in_place import out_of_place_
+from repairability.deploy.compacting.operations import Reading
+from repairability.deploy.compacting.shaping import Shapes
 from repairability.errors import InputError, first_line
 from repairability.network.batches import Batch, arguments, run, to_model
 from repairability.network.folding import without_norms

@@ -7,7 +7,7 @@ import operator
 import torch
 from torch import fx, nn
 
-from repairability.deploy.channels import NORMS, PRODUCTS
+from repairability.deploy.compacting.channels import NORMS, PRODUCTS
 
 IN_PLACE = {operator.iadd: operator.add, operator.imul: operator.mul, operator.isub: operator.sub}
 _NEW = (operator.add, torch.add, operator.sub, torch.sub, operator.mul, torch.mul, "add", "sub", "mul")

@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from repairability.deploy.channels import (
+from repairability.deploy.compacting.channels import (
     NORMS,
     PRODUCTS,
     Fact,
@@ -24,8 +24,18 @@ from repairability.deploy.channels import (
     product_value,
     unknown,
 )
-from repairability.deploy.in_place import bases, writes
-from repairability.deploy.shaping import Shapes, argument, flattened, mean, padded, shape_in, slice_, turned, zeros_only
+from repairability.deploy.compacting.in_place import bases, writes
+from repairability.deploy.compacting.shaping import (
+    Shapes,
+    argument,
+    flattened,
+    mean,
+    padded,
+    shape_in,
+    slice_,
+    turned,
+    zeros_only,
+)
 
 ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.SiLU, nn.GELU, nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.Sigmoid),

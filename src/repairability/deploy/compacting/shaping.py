@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from repairability.deploy.channels import Cells, Fact
+from repairability.deploy.compacting.channels import Cells, Fact
 
 Shapes = dict[str, tuple[int, ...]]
 """Of each node of a graph, by its name."""

@@ -16,9 +16,9 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from repairability.deploy.channels import PINNED, Fact, Facts, Product, sums
-from repairability.deploy.operations import CONSTANT, FLATTENS, RESHAPES
-from repairability.deploy.shaping import Shapes
+from repairability.deploy.compacting.channels import PINNED, Fact, Facts, Product, sums
+from repairability.deploy.compacting.operations import CONSTANT, FLATTENS, RESHAPES
+from repairability.deploy.compacting.shaping import Shapes
 
 
 class Cut:
@@ -31,24 +31,31 @@ class Cut:
         self._live = np.zeros(len(cells.parents), dtype=bool)
         self._live[PINNED] = True
         read = [(product, product.read().numpy()) for product in reversed(facts.products)]
+        self._spread(read)
+        while self._one_more(read):
+            self._spread(read)
+
+    def _spread(self, read: list[tuple[Product, np.ndarray]]) -> None:
+        """What a filter that stays reads, stays; until nothing changes."""
         before = -1
         while before != (before := int(self._live.sum())):
-            for wanted in facts.wanted:
-                self._at_least_one(wanted)
             for product, matrix in read:
-                given, stays = product.given, self._of(product.made.cells)
-                if given is None or not stays.any():
-                    continue
-                self._live[self._roots[given.cells[matrix[stays].any(0)]]] = True
-                self._at_least_one(given.cells)  # a layer needs one input to have outputs
+                if product.given is not None:
+                    taken = matrix[self._of(product.made.cells)].any(0)
+                    self._live[self._roots[product.given.cells[taken]]] = True
+
+    def _one_more(self, read: list[tuple[Product, np.ndarray]]) -> bool:
+        """Keep one channel where one is needed and none is: a layer needs an input to have outputs."""
+        wanted = [product.given.cells for product, _ in read if product.given and self._of(product.made.cells).any()]
+        for cells in (*wanted, *self.facts.wanted):
+            if len(cells) and not self._of(cells).any():
+                self._live[self._roots[cells[0]]] = True
+                return True
+        return False
 
     def _of(self, cells: np.ndarray) -> np.ndarray:
         live: np.ndarray = self._live[self._roots[cells]]
         return live
-
-    def _at_least_one(self, cells: np.ndarray) -> None:
-        if len(cells) and not self._of(cells).any():
-            self._live[self._roots[cells[0]]] = True
 
     def stays(self, fact: Fact) -> Tensor:
         """[channels]: which stay."""
