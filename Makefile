@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := vision,report,demo,ray,zoo,dev
+EXTRAS := vision,report,demo,ray,zoo,onnx,runtime,dev
 READY := $(VENV)/.ready
 # Real data and trained networks, where they are at hand, and where they are laid out.
 SHARED ?= ../shared

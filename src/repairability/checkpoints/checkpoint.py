@@ -17,7 +17,9 @@ from repairability.checkpoints.about import FileInfo
 from repairability.checkpoints.content import read_content, write_content
 from repairability.checkpoints.sparse import DENSE, EXACT
 from repairability.errors import InputError
+from repairability.masks import Masks
 from repairability.models.weights import own_names, state_parts
+from repairability.network.discover import layers_named
 from repairability.provenance import provenance
 from repairability.tables import Table
 
@@ -36,6 +38,11 @@ class Checkpoint:
     def recipe(self) -> str:
         """How it was pruned; "not said" in files older than recipes, which still name rule and repair."""
         return self.header.get("recipe") or "not said"
+
+    @property
+    def masks(self) -> Masks:
+        """Which weights of the pruned layers are not zero."""
+        return Masks({layer.name: layer.weight.detach() != 0 for layer in layers_named(self.model, self.allocation)})
 
     def way(self) -> dict[str, str]:
         """The recipe, and those of its parts that the file names."""
