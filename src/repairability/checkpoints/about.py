@@ -9,6 +9,8 @@ from typing import Any
 from repairability.checkpoints.sparse import Row
 from repairability.tables import Table, percent
 
+_TOLD = ("recipe", "rule", "score", "repair", "target", "sparsity", "global_sparsity", "calibration", "versions")
+
 
 @dataclass(frozen=True)
 class FileInfo:
@@ -31,13 +33,13 @@ class FileInfo:
 
     @property
     def bound(self) -> float:
-        """n H(p) bits for the positions of each tensor and the bytes of its values: what no code goes below."""
+        """n H(p) bits for the positions of each tensor, as any choice of so many takes, and the bytes of its values."""
         return sum(row.bound for row in self.rows)
 
     @property
     def above(self) -> float:
         """By which share of the bound the file is longer, its header included."""
-        return self.size / self.bound - 1
+        return self.size / max(1.0, self.bound) - 1
 
     @property
     def error(self) -> float:
@@ -86,14 +88,16 @@ class FileInfo:
     def __str__(self) -> str:
         return str(self.table())
 
+    def figures(self) -> dict[str, Any]:
+        """Plain objects, without the tensors."""
+        names = ("path", "format", "size", "dense_bytes", "ratio", "bound", "above", "values", "error")
+        return {name: getattr(self, name) for name in names}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain objects: what `--json` prints."""
-        told = {
-            key: self.header.get(key) for key in ("recipe", "rule", "score", "repair", "sparsity", "global_sparsity")
-        }
-        own = {key: getattr(self, key) for key in ("path", "format", "size", "dense_bytes", "ratio", "bound", "above")}
+        told = {key: self.header.get(key) for key in _TOLD}
         tensors = [{**row.to_dict(), "bytes": row.bytes, "bound": row.bound} for row in self.rows]
-        return {**own, "values": self.values, "error": self.error, **told, "tensors": tensors}
+        return {**self.figures(), **told, "tensors": tensors}
 
 
 def _bytes(rows: list[Row]) -> tuple[str, str]:

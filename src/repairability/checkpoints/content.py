@@ -56,6 +56,16 @@ class Content:
         return {row.name: self.tensor(row.name) for row in self.rows}
 
 
+def check_format(format: str, values: str) -> None:
+    """Refuse what no file can be, before anything is reckoned for it."""
+    if format not in FORMATS:
+        raise unknown("file format", format, FORMATS)
+    if values not in VALUES:
+        raise unknown("type of values", values, VALUES)
+    if format == DENSE and values != EXACT:
+        raise InputError(f"a dense file holds the tensors as they are; values {values!r} go with format 'sparse'")
+
+
 def write_content(
     path: str | os.PathLike[str],
     header: Mapping[str, Any],
@@ -65,18 +75,13 @@ def write_content(
     values: str = EXACT,
 ) -> FileInfo:
     """Write beside `path`, then rename; the same content gives the same bytes. The header tells of rounded values."""
-    if format not in FORMATS:
-        raise unknown("file format", format, FORMATS)
-    if values not in VALUES:
-        raise unknown("type of values", values, VALUES)
+    check_format(format, values)
     if format == DENSE:
-        if values != EXACT:
-            raise InputError(f"a dense file holds the tensors as they are; values={values!r} goes with format='sparse'")
         about = {"format": "repairability-1", "digest": dense_digest(header, tensors), "header": header}
         parts, rows = dict(tensors), dense_rows(tensors)
     else:
         packed = pack(tensors, values)
-        header = {**header, **_rounding(values, packed)}
+        header = {**header, **_rounding(header, values, packed)}
         parts, rows = _sparse_parts(header, packed), packed.rows
         about = {"format": "repairability-sparse-1", "digest": sparse_digest(parts)}
     data = to_bytes(parts, {KEY: json.dumps(about)})  # one entry: safetensors shuffles several
@@ -132,9 +137,11 @@ def sparse_digest(parts: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _rounding(values: str, packed: Packed) -> dict[str, Any]:
-    """Told where values were rounded; a later writing, of the rounded ones exactly, keeps what was told."""
-    return {} if values == EXACT else {"rounded": {"values": values, "error": packed.error}}
+def _rounding(header: Mapping[str, Any], values: str, packed: Packed) -> dict[str, Any]:
+    """Told where values were rounded, and kept when they are written again; errors of several roundings add up."""
+    if values == EXACT:
+        return {}
+    return {"rounded": {"values": values, "error": packed.error + header.get("rounded", {}).get("error", 0.0)}}
 
 
 def _sparse_parts(header: Mapping[str, Any], packed: Packed) -> dict[str, Tensor]:

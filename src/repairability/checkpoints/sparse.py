@@ -66,7 +66,7 @@ class Row:
 
     @property
     def bound(self) -> float:
-        """Bytes that no code for such tensors can go below: n H(p) for the positions, and the values."""
+        """Bytes that any choice of so many positions takes, n H(p), and the values."""
         return entropy_bytes(self.total, self.count) + self.value_bytes
 
     def to_dict(self) -> dict[str, Any]:
