@@ -174,7 +174,7 @@ def _rounded(
             raise InputError(f"{name} holds {largest:g}, and float16 ends at 65504; store float32 or int8")
         return values, half.view(np.uint8), 0.0, half.astype(np.float64)
     scales = _largest(given, filters, count) / _LEVELS
-    top = float(scales.max())
+    top = float(f"{1.00001 * scales.max():.5e}")  # few digits, and not too small
     steps = np.zeros(count, np.uint8)  # rounded so that the scale is never too small
     used = scales > 0
     steps[used] = np.minimum(np.floor(_STEPS * np.log2(top / scales[used])), 255)
