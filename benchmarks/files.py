@@ -1,4 +1,4 @@
-"""What a pruned network takes on disk, and that nothing is lost on the way: bytes beside the entropy bound, and gzip and
+"""What a pruned network takes on disk, and that nothing is lost on the way: bytes beside the entropy bound, gzip and
 zstd of the dense file; load times; equal predictions of the compacted network, the sparse files and the ONNX file.
 
     python benchmarks/files.py SHARED DATA [resnet20 resnet18] [--sparsities 0.9,0.95,0.98] [--test 10000]

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -484,6 +486,81 @@ def test_it_goes_to_plain_objects() -> None:
     kill(model[0], 1, 4)
     found = checked(model).to_dict()
     assert found["layers"][0] == {"name": "0", "inputs": [3, 3], "outputs": [6, 4], "parameters": [168, 112]}
+
+
+class Drawn(nn.Module):
+    """A network drawn at random: each step takes one or two of the tensors so far, of 8 x 8 positions all."""
+
+    def __init__(self, steps: list[tuple[str, int, int]], seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        widths, self.plan = [3], []
+        for i, (kind, one, two) in enumerate(steps):
+            a, b = one % len(widths), two % len(widths)
+            made: nn.Module | None = None
+            width = widths[a]
+            if kind in ("conv", "padded", "pointwise", "plain"):
+                width = 1 + two % 6
+                size, padding = (1, 0) if kind == "pointwise" else (3, 1)
+                mode = "replicate" if kind == "conv" else "zeros"
+                made = nn.Conv2d(widths[a], width, size, padding=padding, bias=kind != "plain", padding_mode=mode)
+            elif kind == "depthwise":
+                made = nn.Conv2d(width, width, 3, padding=1, groups=width)
+            elif kind == "norm":
+                made = trained(nn.BatchNorm2d(width))
+                nn.init.normal_(made.bias)
+            elif kind == "act":
+                made = [nn.ReLU(inplace=bool(two % 2)), nn.Sigmoid(), nn.Hardswish()][two % 3]
+            elif kind == "pool":
+                made = [nn.MaxPool2d(3, 1, 1), nn.AvgPool2d(3, 1, 1)][two % 2]
+            elif kind == "cat":
+                width = widths[a] + widths[b]
+            elif widths[a] != widths[b]:
+                continue  # nothing to add or multiply
+            if made is not None:
+                self.add_module(f"step{i}", made)
+            self.plan.append((kind, a, b, f"step{i}" if made is not None else ""))
+            widths.append(width)
+        self.head = nn.Conv2d(widths[-1], 2, 1)
+        for module in self.modules():
+            if isinstance(module, (nn.Conv2d, nn.BatchNorm2d)):
+                dead = (torch.rand(len(module.weight)) < 0.4).nonzero().flatten().tolist()
+                with torch.no_grad():
+                    module.weight[dead] = 0
+                    if module.weight.dim() > 1:
+                        module.weight[:, torch.rand(module.weight.shape[1]) < 0.3] = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        tensors = [x]
+        for kind, a, b, name in self.plan:
+            if name:
+                # an activation that writes into its input gets one of its own, so that eager order does not matter
+                given = tensors[a] * 1 if kind == "act" else tensors[a]
+                tensors.append(self.get_submodule(name)(given))
+            elif kind == "cat":
+                tensors.append(torch.cat([tensors[a], tensors[b]], 1))
+            else:
+                tensors.append(tensors[a] + tensors[b] if kind == "add" else tensors[a] * tensors[b])
+        out: Tensor = self.head(tensors[-1])
+        return out
+
+
+KINDS = ["conv", "padded", "pointwise", "plain", "depthwise", "norm", "act", "pool", "cat", "add", "mul"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 30), st.integers(0, 30)), min_size=2, max_size=14),
+    st.integers(0, 1000),
+)
+def test_any_network_keeps_its_outputs(steps: list[tuple[str, int, int]], seed: int) -> None:
+    model = Drawn(steps, seed).double()
+    example = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    found = compact(model, example)
+    other = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(found.model(other), model.eval()(other), rtol=1e-6, atol=1e-9)
+    assert found.parameters[1] <= found.parameters[0] + found.channels[0]  # biases may be new
 
 
 ZOO = ["mobilenet_v3_small", "efficientnet_b0", "densenet121", "googlenet", "squeezenet1_0", "shufflenet_v2_x0_5"]

@@ -275,6 +275,15 @@ def test_swapped_tensors_are_refused(saved: Path) -> None:
         ({"positions": 10**9}, "counts that do not fit: its positions take"),
         ({"shape": [10**6, 10**6, 10**6]}, "does not fit Residual: depthwise.weight is"),
         ({"shape": "abc"}, "a header that cannot be read"),
+        ({"shape": []}, "a header that cannot be read: depthwise.weight has counts that cannot be"),
+        ({"values": "int8"}, "depthwise.weight has a scale that cannot be"),
+        ({"values": "int8", "scale": "big"}, "a header that cannot be read"),
+        ({"values": "int8", "scale": float("nan")}, "depthwise.weight has a scale that cannot be"),
+        ({"values": "int8", "scale": 1.0}, "counts that do not fit: its values take"),
+        ({"values": "float64"}, "stored as float64, which is no way to store float32"),
+        ({"values": "float16"}, "counts that do not fit"),
+        ({"name": 3}, "3 is no name of a tensor"),
+        ({"more": 3}, "a header that cannot be read"),
         ({"name": "stem.weight"}, "names a tensor twice"),
     ],
 )
@@ -292,6 +301,10 @@ def test_headers_that_are_none_are_refused(saved: Path) -> None:
     for index in ({}, {"header": {}, "tensors": 3}, {"header": {}, "tensors": [3]}, {"header": {}, "tensors": [{}]}):
         write_parts(saved, parts, index, about)
         refused(saved, "has a header that cannot be read")
+    write_parts(saved, parts, {"header": [], "tensors": []}, about)
+    refused(saved, "has a header that cannot be read: it is a list")
+    write_parts(saved, parts_of(saved)[0], {"header": {}, "tensors": []}, about)
+    refused(saved, "its values take|does not say how it was pruned")
     parts["header"] = torch.zeros(8, dtype=torch.uint8)
     about["digest"] = sparse_digest(parts)
     save_file(parts, saved, {"repairability": json.dumps(about)})

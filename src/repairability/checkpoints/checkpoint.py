@@ -96,6 +96,10 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> Checkpoint:
     """
     content = read_content(path)
     file, header = content.file, content.header
+    try:
+        allocation = Allocation.from_dict(header["allocation"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{file} does not say how it was pruned: its header has no allocation ({error!r})") from error
     loaded = copy_of(model)
     own, extra = loaded.state_dict(), dict(header.get("extra", {}))
     names = own_names({name: name for name in content.forms()}, own)  # ours -> the file's
@@ -109,7 +113,7 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> Checkpoint:
     state.update(extra)
     state._metadata = OrderedDict(header.get("modules", {}))  # type: ignore[attr-defined]
     loaded.load_state_dict(state)
-    return Checkpoint(loaded, Allocation.from_dict(header["allocation"]), header)
+    return Checkpoint(loaded, allocation, header)
 
 
 def _form(shape: Sequence[int], dtype: torch.dtype) -> str:

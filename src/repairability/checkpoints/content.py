@@ -113,10 +113,16 @@ def read_content(path: str | os.PathLike[str]) -> Content:
     size = file.stat().st_size
     if format == SPARSE:
         return _sparse_content(file, about.get("digest"), tensors, size)
-    header: dict[str, Any] = about.get("header", {})
+    header = _mapping(file, about.get("header"))
     if about.get("digest") != dense_digest(header, tensors):
         raise InputError(f"{file} was changed after it was written: header and tensors do not match its digest")
     return Content(file, DENSE, header, dense_rows(tensors), size, tensors.__getitem__)
+
+
+def _mapping(file: Path, header: object) -> dict[str, Any]:
+    if not isinstance(header, dict):
+        raise InputError(f"{file} has a header that cannot be read: it is a {type(header).__name__}")
+    return header
 
 
 def dense_digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
@@ -162,9 +168,10 @@ def _sparse_content(file: Path, digest: object, parts: Mapping[str, Tensor], siz
     try:
         inflate = zlib.decompressobj()
         index = json.loads(inflate.decompress(parts["header"].numpy().tobytes(), _LONGEST))
-        header, rows = index["header"], tuple(Row.of(row) for row in index["tensors"])
+        told, rows = index["header"], tuple(Row.of(row) for row in index["tensors"])
     except (zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{file} has a header that cannot be read: {error}") from error
+    header = _mapping(file, told)
     values, positions = (parts[name].numpy() for name in ("values", "positions"))
     places: dict[str, tuple[Row, Bytes, Bytes]] = {}
     at_value = at_position = 0
@@ -181,7 +188,7 @@ def _sparse_content(file: Path, digest: object, parts: Mapping[str, Tensor], siz
     def tensor(name: str) -> Tensor:
         try:
             return unpack(*places[name])
-        except (ValueError, IndexError, RuntimeError, ZeroDivisionError) as error:
+        except (ValueError, IndexError, TypeError, RuntimeError, MemoryError) as error:
             raise InputError(f"{file} has counts that do not fit: {name}: {error}") from error
 
     return Content(file, SPARSE, header, rows, size, tensor)

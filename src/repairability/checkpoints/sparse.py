@@ -83,14 +83,19 @@ class Row:
         blank = {"values": data["dtype"], "bits": 0, "positions": 0}
         row = cls(**{**blank, **data, "shape": tuple(data["shape"])})
         whole = (row.bits, row.count, row.positions, *row.shape)
+        rounded = row.values != row.dtype
+        if not isinstance(row.name, str):
+            raise ValueError(f"{row.name} is no name of a tensor")
         if row.coding not in CODINGS or not {row.dtype, row.values} <= _WIDTHS.keys() or not 0 <= row.bits < 64:
             raise ValueError(f"{row.name} has a coding that nobody knows")
-        if min(whole) < 0 or not all(isinstance(x, int) for x in whole) or row.count > row.total:
+        if not all(isinstance(x, int) for x in whole) or min(whole) < 0 or row.count > row.total:
             raise ValueError(f"{row.name} has counts that cannot be")
         if row.coding == ALL and row.count != row.total:
             raise ValueError(f"{row.name} holds {row.count} values of {row.total}, and no positions")
-        if row.values != row.dtype and row.values not in VALUES:
+        if rounded and (row.values not in VALUES or len(row.shape) < 2 or getattr(torch, row.dtype) not in _FLOATS):
             raise ValueError(f"{row.name} is stored as {row.values}, which is no way to store {row.dtype}")
+        if bool(row.scale) != (rounded and row.values == "int8") or not 0 <= row.scale < math.inf:
+            raise ValueError(f"{row.name} has a scale that cannot be")
         return row
 
 

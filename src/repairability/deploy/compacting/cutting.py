@@ -181,7 +181,9 @@ def without_dead_branches_(graph: fx.GraphModule, facts: Facts, shapes: Shapes) 
         if node.target not in (operator.add, torch.add, "add") or facts.of.get(node) is None or len(node.args) != 2:
             continue
         for branch, other in (node.args, node.args[::-1]):
-            if not (isinstance(branch, fx.Node) and isinstance(other, fx.Node)) or branch.op == "get_attr":
+            if not isinstance(branch, fx.Node) or not isinstance(other, fx.Node) or branch is other:
+                continue
+            if branch.op == "get_attr":
                 continue
             fact = facts.of[branch]
             if fact is None or fact.axis != 1 or not fact.known.all() or shapes[other.name] != shapes[node.name]:
