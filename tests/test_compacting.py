@@ -290,6 +290,25 @@ def test_zero_padded_shortcuts() -> None:
     assert found.parameters[1] < 0.6 * found.parameters[0]
 
 
+class Widened(nn.Module):
+    """A shortcut of channels of zeros around those that are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.branch, self.head = nn.Conv2d(3, 4, 1), nn.Conv2d(3, 8, 1), nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.branch(x) + F.pad(self.stem(x), (0, 0, 0, 0, 1, 3)))
+        return out
+
+
+@pytest.mark.parametrize(("unread", "left"), [((0, 7), 6), ((1, 2), 6), ((1, 2, 3, 4), 5), ((0, 5, 6, 7), 4)])
+def test_channels_of_zeros_around_others(unread: tuple[int, ...], left: int) -> None:
+    model = Widened()
+    kill(model.head, columns=unread)
+    assert shape(checked(model), "branch")[0] == left
+
+
 class Joined(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -197,6 +197,7 @@ class Reading:
         if target is operator.getitem:
             return slice_(node, given)
         if target is F.pad:
+            self.facts.wanted.append(given.cells)  # there must be something to pad
             return padded(node, given, self.shapes, self.facts.cells)
         return self._asked_shape(node, given, name)
 
