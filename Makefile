@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := vision,report,demo,ray,zoo,dev
+EXTRAS := vision,report,demo,ray,zoo,onnx,runtime,dev
 READY := $(VENV)/.ready
 # Real data and trained networks, where they are at hand, and where they are laid out.
 SHARED ?= ../shared
@@ -58,11 +58,11 @@ check: lint types tests study demo
 bench: $(READY)
 	for name in front_door allocation surgeon diagnose sparsity_point zoo transformer; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	@if [ -d $(SHARED)/data ]; then $(MAKE) --no-print-directory bench-shared; \
-	else echo "skipped best, reconstruct, strong, transition: they need the data and networks of $(SHARED)"; fi
+	else echo "skipped best, files, reconstruct, strong, transition: they need the data and networks of $(SHARED)"; fi
 
 bench-shared: $(READY)
 	$(BIN)/python $(SHARED)/data/prepare.py $(DATA) cifar10 cifar100 imagenet resnet50
-	for name in reconstruct strong best transition; do $(BIN)/python benchmarks/$$name.py $(SHARED) $(DATA) || exit 1; done
+	for name in reconstruct strong best transition files; do $(BIN)/python benchmarks/$$name.py $(SHARED) $(DATA) || exit 1; done
 
 clean:
 	rm -rf $(VENV) .cache demo runs .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build

@@ -27,7 +27,7 @@ SHELVES = [
     ["repairs", "checkpoints"],
     ["diagnostics"],
     ["pruning"],
-    ["detect", "checkup"],
+    ["deploy", "detect", "checkup"],
     ["experiments"],
     ["report"],
     ["demo"],
@@ -47,6 +47,9 @@ OPTIONAL = {
     "jinja2": "report",
     "vl_convert": "report",
     "ray": "experiments",
+    "onnx": "deploy",
+    "onnxruntime": "deploy",
+    "onnxscript": "deploy",
 }
 """An optional dependency and the one room that may import it."""
 

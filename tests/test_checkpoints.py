@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from repairability import InputError, PruneResult, create_model, load, prune
-from repairability.checkpoints import _digest, save_checkpoint
+from repairability.checkpoints import save_checkpoint
+from repairability.checkpoints.content import dense_digest
 from repairability.pruning import PruneConfig
 
 IMAGES = torch.randn(60, 3, 9, 9, generator=torch.Generator().manual_seed(2))
@@ -57,7 +58,7 @@ def test_a_file_older_than_recipes_is_read(result: PruneResult, tmp_path: Path) 
         about = json.loads(file.metadata()["repairability"])
     del about["header"]["recipe"]
     tensors = load_file(tmp_path / "new.safetensors")
-    about["digest"] = _digest(about["header"], tensors)
+    about["digest"] = dense_digest(about["header"], tensors)
     save_file(tensors, tmp_path / "old.safetensors", {"repairability": json.dumps(about)})
     found = load(tmp_path / "old.safetensors", create_model("networks:Residual"))
     assert found.way() == {"recipe": "not said", "rule": "erk", "score": "magnitude", "repair": "cr"}

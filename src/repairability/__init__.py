@@ -21,6 +21,10 @@ if TYPE_CHECKING:  # what a type checker sees; a test holds it and the table bel
     from repairability.comparison import agreement as agreement
     from repairability.curves import Curves as Curves
     from repairability.data import load_data as load_data
+    from repairability.deploy import Compacted as Compacted
+    from repairability.deploy import compact as compact
+    from repairability.deploy import export_onnx as export_onnx
+    from repairability.deploy import masked_for_training as masked_for_training
     from repairability.detect import Transition as Transition
     from repairability.detect import find_transition as find_transition
     from repairability.diagnostics import Diagnosis as Diagnosis
@@ -68,6 +72,7 @@ _ROOMS = {
     "calibration": ("CalibrationSet",),
     "curves": ("Curves",),
     "data": ("load_data",),
+    "deploy": ("Compacted", "compact", "export_onnx", "masked_for_training"),
     "detect": ("Transition", "find_transition"),
     "diagnostics": ("Diagnosis", "diagnose"),
     "errors": ("BudgetError", "InputError", "MissingExtraError", "RepairabilityError"),

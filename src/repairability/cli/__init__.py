@@ -15,6 +15,7 @@ from repairability.cli.calling import as_command
 
 VERBS = (
     *("doctor", "layers", "allocate", "diagnose", "prune", "detect", "evaluate", "finetune"),
+    *("info", "compress", "export"),
     *("sweep", "list", "report", "renew", "archive", "demo"),
 )
 

@@ -34,6 +34,8 @@ REPAIRS = (
 OBSERVED = "layer, norm, norm-or-layer"
 METHODS = "cts, agreement"
 EXECUTORS = "local, processes, ray"
+FILE_FORMATS = "dense, sparse"
+VALUES = "float32, float16, int8"
 FORMATS = "html, md, csv, latex, png, pdf, svg"
 DATA_SETS = "cifar10, cifar100, stl10, pets, imagenette, imagewoof"
 FIRST_CONV, LAST_LINEAR = "@first", "@last"
@@ -60,6 +62,17 @@ SEEDS = Option(1, help="How many draws of calibration images.")
 ROOT = Option(Path("data"), help="Where torchvision's data sets lie, or are downloaded to.")
 DEVICE = Option("cpu", help="cpu, cuda, cuda:1, mps ...")
 THREADS = Option(None, help="CPU threads. Default: torch's own choice.")
+FILE_FORMAT = Option(
+    "dense",
+    metavar="FORMAT",
+    help=f"{FILE_FORMATS}: with all zeros, or near the entropy of what stays. Each is safetensors, and loads alike.",
+)
+VALUE_TYPE = Option(
+    "float32",
+    "--values",
+    metavar="TYPE",
+    help=f"Of a sparse file's weights: {VALUES}. float32 is exact; int8 has a scale for each filter.",
+)
 STORE = Option(..., metavar="DIR", help="A store of runs, or an archive of one.")
 
 

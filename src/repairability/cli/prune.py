@@ -66,6 +66,8 @@ def verb(
     evaluate: int = Option(0, metavar="N", help="Compare with the dense network on N labeled test images."),
     dry_run: bool = Option(False, "--dry-run", help="Show what would be done; measure and write nothing."),
     out: Path | None = Option(None, metavar="FILE", help="Where to write the pruned model (safetensors)."),
+    format: str = options.FILE_FORMAT,
+    values: str = options.VALUE_TYPE,
 ) -> Answer:
     """Prune MODEL to a sparsity and repair it with unlabeled training images; write the result as a checkpoint.
 
@@ -76,15 +78,19 @@ def verb(
 
     Example: repairability prune digits --weights trained --data digits -s 0.9 --out pruned.safetensors
 
+    Example: repairability prune digits --weights trained --data digits -s 0.95 --out small.safetensors --format sparse
+
     Example: repairability prune digits --weights trained --data digits -s 0.9 --recipe paper --rule erk
 
     Example: repairability prune digits --weights trained --data digits -s 0.95 --best --seconds 60
     """
     from repairability.allocation import check_sparsity, target_count
     from repairability.calibration import HELD_OUT
+    from repairability.checkpoints import check_format
     from repairability.pruning import BEST
 
     check_sparsity(sparsity)
+    check_format(format, values)
     way: dict[str, Any] = {"recipe": recipe, "rule": rule, "score": score, "repair": repair}
     said = {**{f"--{part}": given for part, given in way.items()}, "--option": option, "--curves": curves}
     limit = _seconds(best, [name for name, value in said.items() if value], seconds)
@@ -112,15 +118,18 @@ def verb(
         result = rp.prune(model, images, sparsity=sparsity, curves=diagnosis, config=config, **way)
     networks = {"dense": model, "pruned": result.model} if evaluate else {}
     metrics = {name: rp.evaluate(net, data.test.batches(limit=evaluate)) for name, net in networks.items()}
-    if out:
-        result.save(out)
+    saved = result.save(out, format=format, values=values) if out else None
     lines = [
         f"{name}: top-1 {100 * x.top1:.2f} % ± {100 * x.standard_error:.2f} % on {x.n:,} images"
         for name, x in metrics.items()
     ]
     evaluation = {"evaluation": {name: x.to_dict() for name, x in metrics.items()}} if metrics else {}
     tables = [*([result.trials_table()] if result.trials else []), result.table()]
-    return Answer({**result.to_dict(), **evaluation, "out": out}, [*tables, *lines, *([f"wrote {out}"] if out else [])])
+    files: dict[str, Any] = {"out": out}
+    if saved:
+        files["file"] = saved.figures()
+        lines += [f"wrote {out}", *saved.summary().splitlines()[:2]]
+    return Answer({**result.to_dict(), **evaluation, **files}, [*tables, *lines])
 
 
 def _seconds(best: bool, said: Sequence[str], seconds: float | None) -> float | None:

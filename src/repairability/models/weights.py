@@ -8,7 +8,7 @@ import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.error import URLError
 
 import safetensors
@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from repairability._vision import torchvision
 from repairability.errors import InputError, first_line
+
+T = TypeVar("T")
 
 PRETRAINED = "imagenet"
 """In the place of a weights file: torchvision's own."""
@@ -108,7 +110,7 @@ PREFIXES = ("module.", "_orig_mod.")
 """What data-parallel training and torch.compile put before a name."""
 
 
-def own_names(state: Mapping[str, Tensor], own: Mapping[str, Any]) -> dict[str, Tensor]:
+def own_names(state: Mapping[str, T], own: Mapping[str, Any]) -> dict[str, T]:
     """The state under the model's own names: what wrappers put before them goes, unless the model has it so."""
     if any(key in own for key in state):
         return dict(state)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from repairability.allocation import Allocation
-from repairability.checkpoints import save_checkpoint
+from repairability.checkpoints import DENSE, EXACT, FileInfo, save_checkpoint
 from repairability.curves import Curves
 from repairability.diagnostics import Diagnosis
 from repairability.masks import Masks
@@ -69,10 +69,14 @@ class PruneResult:
         """What this recipe took, over all stages; what a choice tried beside it stands in the trials."""
         return sum(self.timings.values())
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model and what this object knows as safetensors; `repairability.load` reads it back."""
-        way = {"recipe": self.recipe, "score": self.score, "repair": self.repair}
-        save_checkpoint(path, self.model, self.allocation, fingerprint=self.fingerprint, **way)
+    def save(self, path: str | os.PathLike[str], *, format: str = DENSE, values: str = EXACT) -> FileInfo:
+        """Write the model and what this object knows as safetensors; `repairability.load` reads it back.
+
+        `format` "sparse" stores no zeros: the file is within some percent of the entropy of what it holds. `values`
+        "float16" or "int8" (a scale for each filter) round the weights; what is returned states the largest error.
+        """
+        way = {"recipe": self.recipe, "score": self.score, "repair": self.repair, "format": format, "values": values}
+        return save_checkpoint(path, self.model, self.allocation, fingerprint=self.fingerprint, **way)
 
     def table(self) -> Table:
         columns = ["layer", "kept", "total", "sparsity"]

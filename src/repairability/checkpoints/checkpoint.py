@@ -1,31 +1,28 @@
-"""Writing and reading a pruned model: safetensors, with a readable JSON header that the tensors are checked against."""
+"""Writing and reading a pruned model: how it came about stands beside its state, in one file."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from repairability._files import write_atomically
 from repairability._torch import copy_of
 from repairability.allocation import Allocation
+from repairability.checkpoints.about import FileInfo
+from repairability.checkpoints.content import read_content, write_content
+from repairability.checkpoints.sparse import DENSE, EXACT
 from repairability.errors import InputError
+from repairability.masks import Masks
 from repairability.models.weights import own_names, state_parts
+from repairability.network.discover import layers_named
 from repairability.provenance import provenance
 from repairability.tables import Table
 
-KEY = "repairability"
-FORMAT = "repairability-1"
 PARTS = ("rule", "score", "repair")
 
 
@@ -41,6 +38,11 @@ class Checkpoint:
     def recipe(self) -> str:
         """How it was pruned; "not said" in files older than recipes, which still name rule and repair."""
         return self.header.get("recipe") or "not said"
+
+    @property
+    def masks(self) -> Masks:
+        """Which weights of the pruned layers are not zero."""
+        return Masks({layer.name: layer.weight.detach() != 0 for layer in layers_named(self.model, self.allocation)})
 
     def way(self) -> dict[str, str]:
         """The recipe, and those of its parts that the file names."""
@@ -62,7 +64,9 @@ def save_checkpoint(
     fingerprint: str,
     score: str = "magnitude",
     recipe: str = "",
-) -> None:
+    format: str = DENSE,
+    values: str = EXACT,
+) -> FileInfo:
     """Write the state of `model` with its header; written beside `path`, then renamed.
 
     The header says how the model came about, not what that took: the same pruning gives the same bytes.
@@ -82,61 +86,40 @@ def save_checkpoint(
         "modules": _versions(model),
         "extra": extra,
     }
-    about = {"format": FORMAT, "digest": _digest(header, tensors), "header": header}
-    write_atomically(path, to_bytes(tensors, {KEY: json.dumps(about)}))  # one entry: safetensors shuffles several
+    return write_content(path, header, tensors, format=format, values=values)
 
 
 def load(path: str | os.PathLike[str], model: nn.Module) -> Checkpoint:
-    """Read a pruned model into a copy of `model` (the architecture; it is not changed).
+    """Read a pruned model, of either format, into a copy of `model` (the architecture; it is not changed).
 
     A truncated file, one that this package did not write, and one whose header or tensors were edited are refused.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise InputError(f"no checkpoint at {file}")
+    content = read_content(path)
+    file, header = content.file, content.header
     try:
-        with safetensors.safe_open(file, framework="pt") as opened:
-            metadata = opened.metadata() or {}
-            tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 (not a mapping)
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"{file} is truncated or not a safetensors file: {error}") from error
-    try:
-        about = json.loads(metadata.get(KEY, "{}"))
-    except json.JSONDecodeError:
-        about = {}
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise InputError(f"{file} was not written by repairability (its metadata has no {KEY!r} of format {FORMAT!r})")
-    header: dict[str, Any] = about.get("header", {})
-    if about.get("digest") != _digest(header, tensors):
-        raise InputError(f"{file} was changed after it was written: header and tensors do not match its digest")
+        allocation = Allocation.from_dict(header["allocation"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{file} does not say how it was pruned: its header has no allocation ({error!r})") from error
     loaded = copy_of(model)
     own, extra = loaded.state_dict(), dict(header.get("extra", {}))
-    state: OrderedDict[str, Any] = OrderedDict(own_names(tensors, own))
-    for key in sorted(own.keys() | state.keys()):
-        if key in extra:
-            continue
-        theirs, ours = (_form(x[key]) if key in x else "missing" for x in (state, own))
-        if theirs != ours:
-            raise InputError(f"{file} does not fit {type(loaded).__name__}: {key} is {theirs} there and {ours} here")
+    names = own_names({name: name for name in content.forms()}, own)  # ours -> the file's
+    theirs = {name: _form(*content.forms()[given]) for name, given in names.items()}
+    ours = {name: _form(x.shape, x.dtype) if isinstance(x, Tensor) else type(x).__name__ for name, x in own.items()}
+    for key in sorted((theirs.keys() | ours.keys()) - extra.keys()):
+        there, here = theirs.get(key, "missing"), ours.get(key, "missing")
+        if there != here:
+            raise InputError(f"{file} does not fit {type(loaded).__name__}: {key} is {there} there and {here} here")
+    state: OrderedDict[str, Any] = OrderedDict((name, content.tensor(given)) for name, given in names.items())
     state.update(extra)
     state._metadata = OrderedDict(header.get("modules", {}))  # type: ignore[attr-defined]
     loaded.load_state_dict(state)
-    return Checkpoint(loaded, Allocation.from_dict(header["allocation"]), header)
+    return Checkpoint(loaded, allocation, header)
 
 
-def _form(value: object) -> str:
-    return f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+def _form(shape: Sequence[int], dtype: torch.dtype) -> str:
+    return f"{tuple(shape)} {dtype}"
 
 
 def _versions(model: nn.Module) -> dict[str, Any]:
     """Which version each module's state is of, where it says so: some read the state of another version otherwise."""
     return {name: dict(about) for name, about in getattr(model.state_dict(), "_metadata", {}).items()}
-
-
-def _digest(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    for key in sorted(tensors):
-        value = tensors[key]
-        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""Exact structural clean-up of a pruned network, on its traced graph."""
