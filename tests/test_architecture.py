@@ -20,14 +20,15 @@ SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
     ["errors", "naming", "tables", "progress", "provenance", "_files", "_imports", "_torch", "_vision"],
-    ["algebra", "curves", "allocation"],
+    ["algebra", "curves", "allocation", "prices"],
     ["network"],
     ["calibration", "comparison", "evaluation", "transition", "models", "data", "solvers", "masks"],
     ["rules", "scores", "training"],
     ["repairs", "checkpoints"],
     ["diagnostics"],
+    ["deploy"],
     ["pruning"],
-    ["deploy", "detect", "checkup"],
+    ["detect", "checkup"],
     ["experiments"],
     ["report"],
     ["demo"],
@@ -37,7 +38,7 @@ SHELVES = [
 ]
 SHELF = {room: number for number, rooms in enumerate(SHELVES) for room in rooms}
 GROUND = ["errors", "tables"]  # the ground floor's own floor: anyone may use these
-NUMPY_ONLY = ["allocation", "curves", "solvers"]
+NUMPY_ONLY = ["allocation", "curves", "prices", "solvers"]
 OPTIONAL = {
     "torchvision": "_vision",
     "pandas": "tables",

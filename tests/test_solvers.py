@@ -53,10 +53,10 @@ def test_greedy_is_the_algorithm(problem: Problem) -> None:
 @given(problems())
 def test_greedys_last_step_crosses_the_target(problem: Problem) -> None:
     levels = greedy(problem)
-    assert problem.pruned(levels) >= problem.budget
-    if problem.pruned(levels) > problem.budget:  # then some single step back falls below the budget
+    assert problem.saving(levels) >= problem.budget
+    if problem.saving(levels) > problem.budget:  # then some single step back falls below the budget
         back = [
-            problem.pruned(levels) - problem.counts[i][k] + problem.counts[i][k - 1]
+            problem.saving(levels) - problem.saved[i][k] + problem.saved[i][k - 1]
             for i, k in enumerate(levels)
             if k > 0
         ]
@@ -67,7 +67,7 @@ def test_greedys_last_step_crosses_the_target(problem: Problem) -> None:
 @given(problems())
 def test_exact_is_optimal_and_never_worse_than_greedy(problem: Problem) -> None:
     levels = exact(problem)
-    assert problem.pruned(levels) >= problem.budget
+    assert problem.saving(levels) >= problem.budget
     assert problem.cost(levels) <= problem.cost(greedy(problem))
     assert problem.cost(levels) == pytest.approx(reference.best_cost(*as_lists(problem)), abs=1e-9)
 
@@ -90,7 +90,7 @@ def test_exact_meets_a_budget_that_a_tolerance_would_miss() -> None:
     )
     assert problem.budget == 10_000_001  # 5,000,000 twice (half to even) and 1
     levels = exact(problem)
-    assert problem.pruned(levels) >= problem.budget
+    assert problem.saving(levels) >= problem.budget
     assert levels == [1, 1, 1]
 
 

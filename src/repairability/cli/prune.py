@@ -44,7 +44,15 @@ def verb(
     source: options.DataSource,
     choice: options.LayerChoice,
     machine: options.Machine,
-    sparsity: float = options.SPARSITY,
+    sparsity: float | None = Option(
+        None, "--sparsity", "-s", metavar="S", help="Between 0 and 1: the share of the prunable weights that goes."
+    ),
+    speedup: float | None = Option(
+        None,
+        metavar="TIMES",
+        help="In place of --sparsity: so many times as fast as the unpruned network, accelerated on this machine.",
+    ),
+    budget: str = Option("weights", help="What --sparsity is a share of: weights, or macs (their multiply-adds)."),
     recipe: str | None = Option(
         None,
         metavar="NAME",
@@ -83,13 +91,20 @@ def verb(
     Example: repairability prune digits --weights trained --data digits -s 0.9 --recipe paper --rule erk
 
     Example: repairability prune digits --weights trained --data digits -s 0.95 --best --seconds 60
+
+    Example: repairability prune digits --weights trained --data digits --speedup 1.5
     """
-    from repairability.allocation import check_sparsity, target_count
+    from repairability.allocation import target_count
     from repairability.calibration import HELD_OUT
     from repairability.checkpoints import check_format
     from repairability.pruning import BEST
+    from repairability.pruning.budget import Budget
 
-    check_sparsity(sparsity)
+    if sparsity is None and speedup is None:
+        raise InputError("say how sparse the network shall be (--sparsity 0.9) or how fast (--speedup 2)")
+    Budget(sparsity, budget, speedup)
+    if (speedup is not None or budget != "weights") and (best or rule == "auto"):
+        raise InputError("--best and --rule auto choose for a sparsity of weights: leave --speedup and --budget out")
     check_format(format, values)
     way: dict[str, Any] = {"recipe": recipe, "rule": rule, "score": score, "repair": repair}
     said = {**{f"--{part}": given for part, given in way.items()}, "--option": option, "--curves": curves}
@@ -103,8 +118,10 @@ def verb(
     held_out = HELD_OUT if len(recipes) > 1 else 0
     if dry_run:
         layers = choice.of(model)
-        pruned = target_count(layers.totals.values(), sparsity)
-        plan = {"model": network.model, "sparsity": sparsity, "layers": len(layers), "n_all": layers.n_all}
+        known = sparsity is not None and budget == "weights"
+        pruned = target_count(layers.totals.values(), sparsity) if known and sparsity is not None else None
+        plan = {"model": network.model, "sparsity": sparsity, "speedup": speedup, "budget": budget}
+        plan |= {"layers": len(layers), "n_all": layers.n_all}
         plan |= {"parameters": layers.parameters, "coverage": layers.coverage}
         plan |= {"prunable": layers.total, "pruned": pruned, "data": source.data, "seed": seed, "count": count}
         return _plan({**plan, "held_out": held_out, "seconds": limit, "out": out}, recipes, curves)
@@ -112,10 +129,11 @@ def verb(
     if evaluate:
         options.check_classes(model, data, network.model)
     images = options.calibration_images(data, count, seed, held_out)
-    if limit is not None:
+    if limit is not None and sparsity is not None:
         result = rp.prune_best(model, images, sparsity=sparsity, seconds=limit, config=config)
     else:
-        result = rp.prune(model, images, sparsity=sparsity, curves=diagnosis, config=config, **way)
+        goal: dict[str, Any] = {"sparsity": sparsity, "speedup": speedup, "budget": budget}
+        result = rp.prune(model, images, **goal, curves=diagnosis, config=config, **way)
     networks = {"dense": model, "pruned": result.model} if evaluate else {}
     metrics = {name: rp.evaluate(net, data.test.batches(limit=evaluate)) for name, net in networks.items()}
     saved = result.save(out, format=format, values=values) if out else None

@@ -19,6 +19,7 @@ from repairability.errors import BudgetError
 from repairability.network.samples import Samples
 from repairability.progress import track
 from repairability.pruning import RECIPES
+from repairability.pruning.budget import Budget
 from repairability.pruning.choose import Judge
 from repairability.pruning.prune import Session
 from repairability.transition import Interval
@@ -74,7 +75,7 @@ class JointNetwork(Detector):
     def agreement(self, session: Session, rule: str, s: float) -> Agreement | None:
         """Of the network that a rule makes; None where it cannot reach the sparsity."""
         try:
-            result = session.prune(RECIPES["paper"].with_parts(rule=rule, options=self.settings.options), s)
+            result = session.prune(RECIPES["paper"].with_parts(rule=rule, options=self.settings.options), Budget(s))
         except BudgetError:
             return None
         return self.judge(result.model)[0]

@@ -21,6 +21,7 @@ from repairability.errors import BudgetError, InputError
 from repairability.network.batches import Forward
 from repairability.network.samples import Samples
 from repairability.progress import track
+from repairability.pruning.budget import Budget
 from repairability.pruning.plan import PruneConfig, with_forward
 from repairability.pruning.prune import Session
 from repairability.pruning.recipe import RECIPES, Recipe, distinct
@@ -95,7 +96,7 @@ def prune_best(
             trials.append(Trial(*names, problem=f"not tried: the {seconds:g} seconds are spent"))
             continue
         try:
-            result = session.prune(recipe, target)
+            result = session.prune(recipe, Budget(target))
         except (BudgetError, InputError) as error:  # it does not reach the target, or knows nothing of the repair
             trials.append(Trial(*names, problem=str(error)))
             failures.append((trials[-1], error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from torch import Tensor, nn
 
@@ -10,19 +11,22 @@ from repairability._torch import copy_of, is_lazy, unwrapped
 from repairability.allocation import Allocation, check_sparsity
 from repairability.calibration import CalibrationSet, Images
 from repairability.curves import Curves
+from repairability.deploy.pricing import multiply_adds
 from repairability.diagnostics import Diagnosis
 from repairability.errors import InputError
 from repairability.masks import apply_masks_
 from repairability.network.batches import Forward
 from repairability.network.discover import layers_named
 from repairability.network.layers import Layers
+from repairability.prices import Prices
 from repairability.provenance import MemoryGrowth, timed
+from repairability.pruning.budget import Budget
 from repairability.pruning.plan import Measurement, PruneConfig, measurement_for, with_forward
 from repairability.pruning.recipe import Recipe, RecipeLike, get_recipe
 from repairability.pruning.result import PruneResult
 from repairability.repairs import RepairContext, RepairLike, Statistics, choose_masks, measure_statistics
 from repairability.repairs.choose import Chooser
-from repairability.rules import RuleLike, allocate, get_rule, own_options
+from repairability.rules import RuleLike, get_rule, own_options
 from repairability.scores import ScoreLike
 
 AUTO = "auto"
@@ -34,6 +38,8 @@ def prune(
     images: Images,
     *,
     sparsity: float | None = None,
+    speedup: float | None = None,
+    budget: str = "weights",
     recipe: RecipeLike = "strong",
     rule: RuleLike | None = None,
     score: ScoreLike | None = None,
@@ -55,6 +61,10 @@ def prune(
     a warning says so); a reconstruction, and a score that looks at inputs, take the first 1,024. A diagnosis is made
     only if the rule needs one and none is given as `curves`.
 
+    `sparsity` is the share of the prunable weights that goes; with `budget="macs"`, of the multiply-adds with them.
+    `speedup=2.0` in its place: twice as fast as the unpruned network, one sample at a time by `accelerate` on this
+    machine with torch's threads (extra `runtime`).
+
     In place of a rule a ready `Allocation` is taken, which then says the sparsity. `rule="auto"` tries several rules
     and keeps the network nearest to the dense one: a call of `prune_best`.
     """
@@ -63,23 +73,32 @@ def prune(
     if rule == AUTO:
         from repairability.pruning.choose import choose_rule
 
+        if speedup is not None or budget != "weights":
+            raise InputError('rule="auto" chooses for a sparsity of weights: leave speedup and budget out')
         target = _required(sparsity)
         return choose_rule(model, images, sparsity=target, recipe=whole, curves=curves, config=settings)
     way = whole.with_parts(rule=rule, options=settings.options)
     plan = way.rule if isinstance(way.rule, Allocation) else None
-    target = _required(sparsity) if plan is None else _agreed(plan, sparsity)
+    if plan is not None:
+        if speedup is not None or budget != "weights":
+            raise InputError("the allocation says already what goes: leave speedup and budget out")
+        wanted = Budget(_agreed(plan, sparsity))
+    else:
+        wanted = Budget(_required(sparsity) if speedup is None else sparsity, budget, speedup)
     calibration = settings.calibration(images, model)
     if plan is not None:
         first = next(calibration.batches(model))
         layers = Layers(layers_named(model, plan, batch=first, forward=calibration.forward), plan.n_all)
     else:
         layers = settings.layers(model, calibration)
-    return Session(model, layers, calibration, [target], settings, curves).prune(way, target)
+    return Session(model, layers, calibration, wanted.targets, settings, curves).prune(way, wanted)
 
 
 def _required(sparsity: float | None) -> float:
     if sparsity is None:
-        raise InputError("say how sparse the network shall be: sparsity=0.9, or give an Allocation as rule")
+        raise InputError(
+            "say how sparse the network shall be: sparsity=0.9, how fast: speedup=2.0, or give an Allocation"
+        )
     return check_sparsity(sparsity)
 
 
@@ -123,7 +142,7 @@ def _results(session: Session, recipes: Sequence[Recipe]) -> Iterator[PruneResul
         session.curves_for(recipe)  # before the dense statistics, which a diagnosis brings along
     for target in session.targets:
         for recipe in recipes:
-            yield session.prune(recipe, target)
+            yield session.prune(recipe, Budget(target))
 
 
 class Session:
@@ -143,6 +162,12 @@ class Session:
         self.spent: dict[str, float] = {}
         self._measured: list[tuple[Measurement, Diagnosis]] = []
         self._statistics: Statistics | None = None
+
+    @cached_property
+    def macs(self) -> Prices:
+        """The multiply-adds of its layers for one sample."""
+        batch = next(self.calibration.batches(self.model))
+        return multiply_adds(self.model, self.layers, batch, forward=self.calibration.forward)
 
     def curves_for(self, recipe: Recipe) -> Diagnosis | Curves | None:
         """What the recipe's rule is handed: the curves that were given, or those that it needs."""
@@ -171,7 +196,7 @@ class Session:
                     self._statistics = measure_statistics(self.model, self.layers, self.calibration)
         return self._statistics
 
-    def prune(self, recipe: Recipe, sparsity: float) -> PruneResult:
+    def prune(self, recipe: Recipe, budget: Budget) -> PruneResult:
         """A pruned and repaired copy, by this recipe."""
         memory = MemoryGrowth()
         (rule, options), score, repair = recipe.parts()
@@ -179,7 +204,7 @@ class Session:
         statistics = self.statistics() if repair.needs_statistics else {}
         timings = dict(self.spent)
         with timed(timings, "allocate"):
-            plan = allocate(self.layers, sparsity=sparsity, rule=rule, curves=curves, **options)
+            plan = budget.allocation(self, rule, curves, options)
         pruned = copy_of(self.model)
         lost = self.layers.subset(name for name in plan if plan.pruned(name)).on(pruned)
         # a score that looks at inputs chooses on the way of the repair, where that goes layer by layer
@@ -204,6 +229,7 @@ class Session:
             score=score.name,
             recipe=recipe.name,
             memory_mb=memory.megabytes(),
+            work=self.macs.saved(plan),
             notes=(
                 *repair.notes(pruned, lost),
                 *context.remarks,

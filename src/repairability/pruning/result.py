@@ -47,6 +47,7 @@ class PruneResult:
     trials: tuple[Trial, ...] = ()  # of a choice without labels, this one among them
     notes: tuple[str, ...] = ()  # what the repair did here, what was left out and why
     recipe: str = ""  # its name, with the parts that were replaced
+    work: float | None = None  # the share of the prunable layers' multiply-adds that is gone
     memory_mb: float | None = None  # by which the process grew at its peak, diagnosis included; None: not known
 
     @property
@@ -89,7 +90,7 @@ class PruneResult:
         spent = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in self.timings.items())
         caption = (
             f"rule {self.allocation.rule}, score {self.score}, repair {self.repair}: {percent(self.sparsity)} of the "
-            f"prunable weights, {percent(self.global_sparsity)} of all\n"
+            f"prunable weights, {percent(self.global_sparsity)} of all{self._work()}\n"
             f"recipe {self.recipe}: {self.seconds:.2f} s ({spent})"
         )
         if self.memory_mb is not None:
@@ -98,6 +99,9 @@ class PruneResult:
             caption += f"\n{percent(self.coverage)} of all parameters might be pruned"
         caption += "".join(f"\n{note}" for note in self.notes)
         return Table([*columns, *measured], rows, caption=caption)
+
+    def _work(self) -> str:
+        return "" if self.work is None else f"; {percent(self.work)} of the multiply-adds with the prunable ones"
 
     def trials_table(self) -> Table:
         """What a choice without labels tried, and what it took."""
@@ -132,6 +136,7 @@ class PruneResult:
             "timings": dict(self.timings),
             "seconds": self.seconds,
             "memory_mb": self.memory_mb,
+            "work": self.work,
             "coverage": self.coverage,
             "notes": list(self.notes),
             **({"trials": [asdict(trial) for trial in self.trials]} if self.trials else {}),

@@ -11,9 +11,11 @@ from torch import nn
 
 from repairability.allocation import Allocation, check_sparsity
 from repairability.curves import OUTPUT
+from repairability.errors import BudgetError
 from repairability.naming import name_of, named
 from repairability.network.discover import prunable_layers
 from repairability.network.layers import Layers
+from repairability.prices import Prices
 from repairability.rules.erk import erk
 from repairability.rules.forced import Forced, forced
 from repairability.rules.lamp import lamp
@@ -21,6 +23,7 @@ from repairability.rules.magnitude import magnitude
 from repairability.rules.measured import output, raw, residual, rr
 from repairability.rules.rule import Rule, ready
 from repairability.rules.uniform import uniform
+from repairability.tables import percent
 
 RULES: dict[str, Rule] = {
     "uniform": Rule(uniform, "uniform", curves=False),
@@ -53,18 +56,55 @@ def get_rule(rule: RuleLike) -> Rule:
 
 
 def allocate(
-    model: nn.Module | Layers, *, sparsity: float, rule: RuleLike = "erk", curves: Any = None, **options: Any
+    model: nn.Module | Layers,
+    *,
+    sparsity: float,
+    rule: RuleLike = "erk",
+    curves: Any = None,
+    prices: Prices | None = None,
+    **options: Any,
 ) -> Allocation:
     """Distribute `sparsity` (over the prunable weights) among the layers of `model`; nothing is changed.
 
     `model` is a network, or what `prunable_layers` made of one when the choice of layers matters. The rules "raw",
     "residual", "rr" and "output" need `curves`, the result of `diagnose` (or one `Curves`). `options` are the rule's
     own: `cap`, `floor` (erk), `over` (global), `solver` (raw, residual, rr, output), `pinned`, `rest` (forced).
+
+    With `prices` (multiply-adds, milliseconds) `sparsity` is the share of the layers' full price that is to go, in
+    place of their weights.
     """
     target = check_sparsity(sparsity)
     layers = model if isinstance(model, Layers) else prunable_layers(model)
-    plan = get_rule(rule)(layers, target, curves, **options)
+    plan = _priced(get_rule(rule), layers, target, curves, prices, options)
     return plan if plan.parameters is not None else replace(plan, parameters=layers.parameters)
+
+
+def _priced(
+    rule: Rule, layers: Layers, target: float, curves: Any, prices: Prices | None, options: Mapping[str, Any]
+) -> Allocation:
+    """A rule that solves for prices is handed them; of any other, the sparsity whose allocation saves as much."""
+    if prices is None:
+        return rule(layers, target, curves, **options)
+    if "prices" in (rule.takes(options) or ()):
+        return rule(layers, target, curves, prices=prices, **options)
+    low, high = 0.0, 1.0
+    plan: Allocation | None = None
+    for _ in range(30):
+        middle = (low + high) / 2
+        try:
+            now = rule(layers, middle, curves, **options)
+        except BudgetError:  # this rule's own ends: above them is too sparse, below them too dense
+            low, high = (low, middle) if middle > target else (middle, high)
+            continue
+        if prices.saved(now) >= target:
+            plan, high = now, middle
+        else:
+            low = middle
+    if plan is None:
+        raise BudgetError(
+            f"rule {rule.name!r} cannot save {percent(target)} of the {prices.unit} of these layers at any sparsity"
+        )
+    return replace(plan, target=None)
 
 
 def own_options(rule: RuleLike, rules: Sequence[RuleLike], options: Mapping[str, Any]) -> dict[str, Any]:

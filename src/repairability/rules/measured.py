@@ -7,33 +7,64 @@ from typing import Any
 import numpy as np
 
 from repairability.allocation import Allocation
-from repairability.curves import MEASURES, Measured
+from repairability.curves import MEASURES, FloatArray, Measured
 from repairability.errors import InputError
 from repairability.network.layers import Layers
+from repairability.prices import Prices
 from repairability.solvers import Problem, Solver, get_solver
 
 
-def raw(layers: Layers, sparsity: float, curves: Any = None, *, solver: str | Solver = "greedy") -> Allocation:
+def raw(
+    layers: Layers,
+    sparsity: float,
+    curves: Any = None,
+    *,
+    solver: str | Solver = "greedy",
+    prices: Prices | None = None,
+) -> Allocation:
     """Least total activation damage before repair."""
-    return _measured("raw", layers, sparsity, curves, solver)
+    return _measured("raw", layers, sparsity, curves, solver, prices)
 
 
-def residual(layers: Layers, sparsity: float, curves: Any = None, *, solver: str | Solver = "greedy") -> Allocation:
+def residual(
+    layers: Layers,
+    sparsity: float,
+    curves: Any = None,
+    *,
+    solver: str | Solver = "greedy",
+    prices: Prices | None = None,
+) -> Allocation:
     """Least total activation damage after repair."""
-    return _measured("residual", layers, sparsity, curves, solver)
+    return _measured("residual", layers, sparsity, curves, solver, prices)
 
 
-def rr(layers: Layers, sparsity: float, curves: Any = None, *, solver: str | Solver = "greedy") -> Allocation:
+def rr(
+    layers: Layers,
+    sparsity: float,
+    curves: Any = None,
+    *,
+    solver: str | Solver = "greedy",
+    prices: Prices | None = None,
+) -> Allocation:
     """Least total fraction of the damage that remains after repair: relative repairability."""
-    return _measured("rr", layers, sparsity, curves, solver)
+    return _measured("rr", layers, sparsity, curves, solver, prices)
 
 
-def output(layers: Layers, sparsity: float, curves: Any = None, *, solver: str | Solver = "exact") -> Allocation:
+def output(
+    layers: Layers,
+    sparsity: float,
+    curves: Any = None,
+    *,
+    solver: str | Solver = "exact",
+    prices: Prices | None = None,
+) -> Allocation:
     """Least total damage at the network's output after repair."""
-    return _measured("output", layers, sparsity, curves, solver)
+    return _measured("output", layers, sparsity, curves, solver, prices)
 
 
-def _measured(measure: str, layers: Layers, sparsity: float, curves: Any, solver: str | Solver) -> Allocation:
+def _measured(
+    measure: str, layers: Layers, sparsity: float, curves: Any, solver: str | Solver, prices: Prices | None
+) -> Allocation:
     if curves is None:
         more = "" if measure in MEASURES else f", measures=({measure!r},)"
         words = f"pass curves=repairability.diagnose(model, images{more})"
@@ -51,6 +82,21 @@ def _measured(measure: str, layers: Layers, sparsity: float, curves: Any, solver
             f"the {measure} curves are {values[0]:g} everywhere and rank no layer: the repair they are "
             "conditioned on changes nothing at the place observed; diagnose with repair='cr+bn', or observe='norm'"
         )
-    levels = get_solver(solver)(Problem(grids, costs, [layer.total for layer in layers], sparsity))
+    totals = [layer.total for layer in layers]
+    if prices is None:
+        problem = Problem(grids, costs, totals, sparsity)
+    else:
+        # a level that costs no less than a lower one is no choice; greedy would stop before it
+        useful = [_falling(prices.at(name, grid)) for name, grid in zip(names, grids, strict=True)]
+        grids, costs = ([x[some] for x, some in zip(xs, useful, strict=True)] for xs in (grids, costs))
+        priced = [(prices.at(name, grid), prices.full(name)) for name, grid in zip(names, grids, strict=True)]
+        problem = Problem(grids, costs, totals, sparsity, priced)
+    levels = get_solver(solver)(problem)
     sparsities = {name: float(grid[k]) for name, grid, k in zip(names, grids, levels, strict=True)}
-    return Allocation(sparsities, layers.totals, layers.n_all, measure, sparsity)
+    return Allocation(sparsities, layers.totals, layers.n_all, measure, sparsity if prices is None else None)
+
+
+def _falling(prices: FloatArray) -> list[int]:
+    """The first level, and those that are cheaper than all before them."""
+    least = np.minimum.accumulate(prices)
+    return [0, *(k for k in range(1, len(prices)) if prices[k] < least[k - 1])]

@@ -21,7 +21,7 @@ _COST_SPAN = 1e6
 def exact(problem: Problem) -> list[int]:
     """The least-cost levels that meet the budget: a multiple-choice knapsack, by HiGHS.
 
-    HiGHS accepts constraints up to a tolerance, so each answer is recounted in whole weights; one that misses the
+    HiGHS accepts constraints up to a tolerance, so each answer is recounted; one that misses the
     budget is cut off and the search goes on. The result is never worse than the greedy's.
     """
     from scipy import optimize, sparse  # here, because importing it costs half a second
@@ -31,13 +31,13 @@ def exact(problem: Problem) -> list[int]:
     costs = np.concatenate([np.asarray(c) - np.min(c) for c in problem.costs])
     if costs.max() > 0:
         costs = costs / costs.max() * _COST_SPAN
-    weights = np.concatenate([np.asarray(c, dtype=float) for c in problem.counts])
-    unit = max(1.0, float(weights.max()))
+    saved = np.concatenate([np.asarray(c, dtype=float) for c in problem.saved])
+    unit = float(saved.max()) or 1.0
 
     one_level_each = sparse.block_diag([np.ones((1, size)) for size in sizes], format="csr")
     constraints = [
         optimize.LinearConstraint(one_level_each, 1, 1),
-        optimize.LinearConstraint(weights[None] / unit, problem.budget / unit, np.inf),
+        optimize.LinearConstraint(saved[None] / unit, problem.budget / unit, np.inf),
     ]
     zero_or_one = {"integrality": np.ones(len(costs)), "bounds": optimize.Bounds(0, 1)}
     fallback = greedy(problem)  # feasible by construction of the problem, and the bound to beat
@@ -49,7 +49,7 @@ def exact(problem: Problem) -> list[int]:
                 return fallback
             raise RepairabilityError(f"HiGHS found no solution: {answer.message}")
         levels = [int(np.argmax(answer.x[a : a + n])) for a, n in zip(starts, sizes, strict=True)]
-        if problem.pruned(levels) >= problem.budget:
+        if problem.saving(levels) >= problem.budget:
             return levels if problem.cost(levels) <= problem.cost(fallback) else fallback
         chosen = np.zeros(len(costs))
         chosen[starts + np.array(levels)] = 1

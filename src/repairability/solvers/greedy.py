@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 
 from repairability.solvers.problem import Problem
 
@@ -12,20 +13,22 @@ def greedy(problem: Problem) -> list[int]:
     smallest (g(next) - g(now)) / ((next - now) * n). Negative steps are allowed; ties go to the earlier layer.
     """
     levels = [0] * len(problem.totals)
-    pruned = problem.pruned(levels)
+    saved = problem.saving(levels)
     steps = [(_step(problem, layer, 0), layer) for layer, grid in enumerate(problem.grids) if len(grid) > 1]
     heapq.heapify(steps)
-    while pruned < problem.budget:
+    while saved < problem.budget and steps:
         _, layer = heapq.heappop(steps)
         level = levels[layer] = levels[layer] + 1
-        pruned += problem.counts[layer][level] - problem.counts[layer][level - 1]
+        saved += problem.saved[layer][level] - problem.saved[layer][level - 1]
         if level + 1 < len(problem.grids[layer]):
             heapq.heappush(steps, (_step(problem, layer, level), layer))
     return levels
 
 
 def _step(problem: Problem, layer: int, level: int) -> float:
-    """The cost of a layer's next step per weight (eq:greedy_increment)."""
+    """The cost of a layer's next step per weight (eq:greedy_increment), or per unit of its price."""
     costs, grid = problem.costs[layer], problem.grids[layer]
-    weights = (grid[level + 1] - grid[level]) * problem.totals[layer]
-    return float((costs[level + 1] - costs[level]) / weights)
+    gain = (grid[level + 1] - grid[level]) * problem.totals[layer]
+    if problem.prices is not None:
+        gain = problem.saved[layer][level + 1] - problem.saved[layer][level]
+    return float((costs[level + 1] - costs[level]) / gain) if gain > 0 else math.inf
