@@ -27,7 +27,7 @@ SHELVES = [
     ["repairs", "checkpoints"],
     ["diagnostics"],
     ["pruning"],
-    ["detect", "checkup"],
+    ["detect", "checkup", "deploy"],
     ["experiments"],
     ["report"],
     ["demo"],
@@ -47,6 +47,8 @@ OPTIONAL = {
     "jinja2": "report",
     "vl_convert": "report",
     "ray": "experiments",
+    "numba": "deploy",
+    "llvmlite": "deploy",
 }
 """An optional dependency and the one room that may import it."""
 

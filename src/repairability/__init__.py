@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # what a type checker sees; a test holds it and the table bel
     from repairability.comparison import agreement as agreement
     from repairability.curves import Curves as Curves
     from repairability.data import load_data as load_data
+    from repairability.deploy import Accelerated as Accelerated
+    from repairability.deploy import accelerate as accelerate
     from repairability.detect import Transition as Transition
     from repairability.detect import find_transition as find_transition
     from repairability.diagnostics import Diagnosis as Diagnosis
@@ -68,6 +70,7 @@ _ROOMS = {
     "calibration": ("CalibrationSet",),
     "curves": ("Curves",),
     "data": ("load_data",),
+    "deploy": ("Accelerated", "accelerate"),
     "detect": ("Transition", "find_transition"),
     "diagnostics": ("Diagnosis", "diagnose"),
     "errors": ("BudgetError", "InputError", "MissingExtraError", "RepairabilityError"),

@@ -14,7 +14,7 @@ import typer
 from repairability.cli.calling import as_command
 
 VERBS = (
-    *("doctor", "layers", "allocate", "diagnose", "prune", "detect", "evaluate", "finetune"),
+    *("doctor", "layers", "allocate", "diagnose", "prune", "detect", "evaluate", "finetune", "accelerate"),
     *("sweep", "list", "report", "renew", "archive", "demo"),
 )
 

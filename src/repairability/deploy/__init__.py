@@ -1,5 +1,5 @@
-"""A pruned network as a user ships it."""
+"""A pruned network on its way into the world."""
 
-from repairability.deploy.runtime import Accelerated, accelerate
+from repairability.deploy.runtime.accelerate import Accelerated, accelerate
 
 __all__ = ["Accelerated", "accelerate"]

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from repairability.deploy import kernels
-from repairability.deploy import program as p
-from repairability.deploy.graph import Flatten, Mean, Network, Pool, Product, Stage, reads
-from repairability.deploy.layout import Layouts, Phases, is_direct, reach, rounded, split_key
-from repairability.deploy.packing import Packed, pack_dense, pack_sparse
-from repairability.deploy.program import Floats, Ints, Pack, Program
+from repairability.deploy.runtime import kernels
+from repairability.deploy.runtime import program as p
+from repairability.deploy.runtime.layout import Layouts, Phases, is_direct, reach, rounded, split_key
+from repairability.deploy.runtime.packing import Packed, pack_dense, pack_sparse
+from repairability.deploy.runtime.program import Floats, Ints, Pack, Program
+from repairability.deploy.runtime.rooms import ALIGNED, Rooms
+from repairability.deploy.runtime.stages import Flatten, LinearStage, Mean, Pool, Stage, Staged
 
 LANES = kernels.LANES
-ALIGNED = 16
-"""Floats in a cache line."""
-
-
-@dataclass
-class Room:
-    """A stretch of an arena, as large as its largest tenant; `fill` is what it holds before anything is written."""
-
-    size: int = 0
-    fill: float = 0.0
-    begin: int = -1
 
 
 @dataclass
@@ -72,13 +62,10 @@ def _aligned(size: int) -> Floats:
 class Planner:
     """Writes the program for a batch of `batch` samples with `dense` stages (numbers) by the dense kernel."""
 
-    network: Network
+    network: Staged
     batch: int
     dense: frozenset[int]
     threads: int
-    rooms: list[Room] = field(default_factory=list)
-    place: dict[int, Room] = field(default_factory=dict)
-    cuts: dict[Any, Room] = field(default_factory=dict)
 
     def plan(self) -> Plan:
         network = self.network
@@ -89,15 +76,9 @@ class Planner:
         self.rows: list[Ints] = []
         self.numbers: list[Floats] = []
         self.owners: list[int] = []
-        self._make_rooms()
+        self.rooms = Rooms(network, self.layouts, self.threads)
         features = self._place_features()
-        size, fills = 0, []
-        for room in self.rooms:
-            room.begin = size
-            size += rounded(room.size, ALIGNED) + ALIGNED
-            if room.fill:
-                fills.append((room.begin, room.begin + room.size, room.fill))
-        if 0 in self.place:
+        if 0 in self.rooms.place:
             self._import()
         for number, stage in enumerate(network.stages):
             self._write(number, stage)
@@ -114,8 +95,8 @@ class Planner:
             self._program(order),
             sum(on_images),
             [self.owners[k] for k in order],
-            size + ALIGNED,
-            fills,
+            self.rooms.size + ALIGNED,
+            self.rooms.fills,
             features,
             self.samples,
             self.features[0] if len(network.shapes[0]) == 1 else -1,
@@ -132,41 +113,6 @@ class Planner:
         biases: Any = self.biases.done(floats)
         return Program(steps, numbers, lists, offsets, values, biases)
 
-    def _make_rooms(self) -> None:
-        """Rooms are kept by maps of one size alone, so that the zeros between planes stay zeros."""
-        stages, shapes = self.network.stages, self.network.shapes
-        last = {value: number for number, stage in enumerate(stages) for value in reads(stage)}
-        last[self.network.output] = len(stages)
-        free: dict[Any, list[Room]] = {}
-        freed: set[int] = set()
-        for number, stage in enumerate(stages):
-            for value in (*reads(stage), stage.target):
-                outside = value == 0 and not _needs_planes(stage, self.network)
-                if len(shapes[value]) != 3 or value in self.place or outside:
-                    continue
-                layout = self.layouts.value(value)
-                spare = free.setdefault(shapes[value][1:], [])
-                if not spare:
-                    spare.append(Room())
-                    self.rooms.append(spare[-1])
-                room = self.place[value] = spare.pop()
-                room.size = max(room.size, shapes[value][0] * layout.plane + 2 * layout.lead + LANES)
-            if isinstance(stage, Pool):
-                phases = self.layouts.phases(stage)
-                fill = 0.0 if stage.mean else -np.inf
-                self.cuts[number] = Room(self.threads * phases.plane + phases.phase, fill)
-                self.rooms.append(self.cuts[number])
-            elif isinstance(stage, Product) and len(shapes[stage.source]) == 3 and not is_direct(stage, self.network):
-                key = split_key(stage, self.network)
-                if key not in self.cuts:
-                    phases = self.layouts.phases(stage)
-                    self.cuts[key] = Room(shapes[stage.source][0] * phases.plane + phases.phase)
-                    self.rooms.append(self.cuts[key])
-            for value in {*reads(stage), stage.target}:
-                if value in self.place and last.get(value, -1) <= number and value not in freed:
-                    freed.add(value)
-                    free[shapes[value][1:]].append(self.place[value])
-
     def _place_features(self) -> int:
         self.features: dict[int, int] = {}
         size = 0
@@ -180,9 +126,11 @@ class Planner:
         """The first number of the first plane, or the first feature."""
         if len(self.network.shapes[value]) == 1:
             return self.features[value]
-        return self.place[value].begin + self.layouts.value(value).lead
+        return self.rooms.place[value].begin + self.layouts.value(value).lead
 
-    def _step(self, owner: int, kind: int, numbers: Sequence[float] = (0.0, 0.0, 0.0), **fields: int) -> None:
+    def _step(
+        self, owner: int, kind: int, fields: Mapping[str, int], numbers: Sequence[float] = (0.0, 0.0, 0.0)
+    ) -> None:
         row = np.zeros(p.FIELDS, np.int64)
         row[p.KIND] = kind
         for name, value in fields.items():
@@ -195,12 +143,12 @@ class Planner:
         """The images as they are given, to where stages read them."""
         layout, outside = self.layouts.value(0), self._read_fields(0, outside=True)
         whole = {"scratch": self._at(0), "subplane": layout.plane, "substride": layout.stride}
-        self._step(-1, p.SPLIT, **outside, **whole, subrows=layout.height, by=1)
+        self._step(-1, p.SPLIT, {**outside, **whole, "subrows": layout.height, "down": 1, "across": 1})
 
     def _read_fields(self, value: int, outside: bool = False) -> dict[str, int]:
         channels, height, width = self.network.shapes[value]
         found = {"channels": channels, "rows": height, "columns": width}
-        if outside or (value == 0 and 0 not in self.place):
+        if outside or (value == 0 and 0 not in self.rooms.place):
             return {**found, "from_input": 1, "source_plane": height * width, "source_stride": width}
         layout = self.layouts.value(value)
         return {**found, "source": self._at(value), "source_plane": layout.plane, "source_stride": layout.stride}
@@ -211,10 +159,10 @@ class Planner:
         return {**where, "height": layout.height, "width": layout.width, "stride": layout.stride}
 
     def _store(self, value: int) -> None:
-        self._step(-1, p.STORE, **self._read_fields(value))
+        self._step(-1, p.STORE, self._read_fields(value))
 
     def _write(self, number: int, stage: Stage) -> None:
-        if isinstance(stage, Product):
+        if isinstance(stage, LinearStage):
             if len(self.network.shapes[stage.source]) == 1:
                 self._write_matrix(number, stage)
             else:
@@ -225,23 +173,24 @@ class Planner:
             begin = self.offsets.add(4 * np.array(taps, np.int32))
             scale = 1.0 / len(taps) if stage.mean else 0.0
             fields = {**self._written_fields(stage.target, stage.at), **self._read_fields(stage.source)}
-            fields |= self._cut_fields(phases, self.cuts[number].begin)
-            tile = kernels.LARGEST[1]
-            self._step(number, p.POOL, (0.0, 0.0, scale), **fields, taps=begin, count=len(taps), tile=tile)
+            fields |= self._cut_fields(phases, self.rooms.cuts[number].begin)
+            fields |= {"taps": begin, "count": len(taps), "tile": kernels.LARGEST[1]}
+            self._step(number, p.POOL, fields, (0.0, 0.0, scale))
         elif isinstance(stage, Mean):
             _, height, width = self.network.shapes[stage.source]
             fields = {**self._read_fields(stage.source), "target": self.features[stage.target]}
-            vectors = self.layouts.value(stage.source).vectors
-            self._step(number, p.MEAN, (0.0, 0.0, 1.0 / (height * width)), **fields, vectors=vectors)
+            fields["vectors"] = self.layouts.value(stage.source).vectors
+            self._step(number, p.MEAN, fields, (0.0, 0.0, 1.0 / (height * width)))
         elif isinstance(stage, Flatten):
             fields = {**self._read_fields(stage.source), "target": self.features[stage.target]}
-            self._step(number, p.FLATTEN, **fields)
+            self._step(number, p.FLATTEN, fields)
 
     def _cut_fields(self, phases: Phases, scratch: int) -> dict[str, int]:
-        shape = {"subplane": phases.phase, "substride": phases.stride, "subrows": phases.rows, "by": phases.by}
-        return {**shape, "scratch": scratch, "up": phases.padding[0], "left": phases.padding[1]}
+        shape = {"subplane": phases.phase, "substride": phases.stride, "subrows": phases.rows}
+        by = {"down": phases.by[0], "across": phases.by[1]}
+        return {**shape, **by, "scratch": scratch, "up": phases.padding[0], "left": phases.padding[1]}
 
-    def _write_convolution(self, number: int, stage: Product) -> None:
+    def _write_convolution(self, number: int, stage: LinearStage) -> None:
         source, target = self.layouts.value(stage.source), self.layouts.value(stage.target)
         rows, columns = stage.weight.shape[2:]
         steps = [(r * stage.dilation[0], s * stage.dilation[1]) for r in range(rows) for s in range(columns)]
@@ -251,10 +200,10 @@ class Planner:
             planes = 1
         else:
             phases, key = self.layouts.phases(stage), split_key(stage, self.network)
-            begin, plane, planes = self.cuts[key].begin, phases.plane, phases.by**2
+            begin, plane = self.rooms.cuts[key].begin, phases.plane
             if key not in self.cut:
                 self.cut.add(key)
-                self._step(number, p.SPLIT, **self._read_fields(stage.source), **self._cut_fields(phases, begin))
+                self._step(number, p.SPLIT, {**self._read_fields(stage.source), **self._cut_fields(phases, begin)})
             down, right = (around - own for around, own in zip(phases.padding, stage.padding, strict=True))
             taps = [phases.tap(r + down, s + right) for r, s in steps]
             planes = len({tap // phases.phase for tap in taps})
@@ -264,7 +213,7 @@ class Planner:
         self._write_product(number, stage, np.array(taps), plane, planes, halo, {**fields, "residual": residual})
 
     def _write_product(
-        self, number: int, stage: Product, taps: Ints, plane: int, planes: int, halo: int, fields: Mapping[str, int]
+        self, number: int, stage: LinearStage, taps: Ints, plane: int, planes: int, halo: int, fields: Mapping[str, int]
     ) -> None:
         weight = stage.weight.numpy().reshape(len(stage.weight), stage.weight.shape[1], -1)
         bias = stage.bias.numpy()
@@ -289,14 +238,21 @@ class Planner:
         return 4 * planes * (min(tile, fields["vectors"]) * LANES + halo)
 
     def _emit(
-        self, number: int, kind: int, stage: Product, packed: Packed, bias: Floats, tile: int, fields: Mapping[str, int]
+        self,
+        number: int,
+        kind: int,
+        stage: LinearStage,
+        packed: Packed,
+        bias: Floats,
+        tile: int,
+        fields: Mapping[str, int],
     ) -> None:
         lists = packed.lists + np.array([self.offsets.add(packed.offsets), self.values.add(packed.values), 0])
         begin = self.lists.add(lists)
         shape = {"groups": packed.groups, "blocks": packed.blocks, "lists": begin, "bias": self.biases.add(bias)}
-        self._step(number, kind, (stage.floor, stage.cap, 0.0), **fields, **shape, tile=tile)
+        self._step(number, kind, {**fields, **shape, "tile": tile}, (stage.floor, stage.cap, 0.0))
 
-    def _write_matrix(self, number: int, stage: Product) -> None:
+    def _write_matrix(self, number: int, stage: LinearStage) -> None:
         """A linear layer: on a batch its positions are samples; on one sample it has a kernel of its own."""
         weight, bias = stage.weight.numpy(), stage.bias.numpy()
         source, target = self._at(stage.source), self._at(stage.target)
@@ -318,10 +274,3 @@ class Planner:
         else:
             packed = pack_sparse(weight[:, :, None], np.zeros(1, np.int64), 1, stage.groups)
             self._emit(number, p.ROW, stage, packed, bias, 1, fields)
-
-
-def _needs_planes(stage: Stage, network: Network) -> bool:
-    """Whether the input of the network must stand in planes for this stage; what cuts or copies it reads it as given."""
-    if isinstance(stage, Product):
-        return is_direct(stage, network) or stage.residual == 0
-    return isinstance(stage, Mean)

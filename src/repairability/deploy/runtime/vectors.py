@@ -85,7 +85,12 @@ class Writer:
         return parts[0]
 
     def loop(
-        self, begin: Value, end: Value, by: int, start: Sequence[Value], body: Callable[[Value, list[Value]], list[Value]]
+        self,
+        begin: Value,
+        end: Value,
+        by: int,
+        start: Sequence[Value],
+        body: Callable[[Value, list[Value]], list[Value]],
     ) -> list[Value]:
         """`for i in range(begin, end, by): state = body(i, state)`, the state in registers."""
         before = self.b.block
@@ -113,7 +118,9 @@ class Writer:
                 phi.add_incoming(value, block)
         return phis
 
-    def either(self, condition: Value, then: Callable[[], list[Value]], otherwise: Callable[[], list[Value]]) -> list[Value]:
+    def either(
+        self, condition: Value, then: Callable[[], list[Value]], otherwise: Callable[[], list[Value]]
+    ) -> list[Value]:
         """The state after one of two ways; the condition is a whole number, 0 or not."""
         ways = [self.b.append_basic_block("then"), self.b.append_basic_block("else")]
         after, ends = self.b.append_basic_block("after"), []
@@ -140,7 +147,7 @@ class Writer:
 
 def tile(w: Writer, size: int, filters: int, given: Sequence[Value]) -> None:
     """See above. `first` and `last`: of the blocks of channels, between which the sums rest in `out`; 0 as `residual`
-    is none. Small tiles take several weights at a time, each with sums of its own, so that no product waits for another.
+    is none. Small tiles take several weights at a time, each with sums of its own, so that no product waits.
     """
     out, plane, source, offsets, values, count, bias, first, last, residual, floor, cap = given
     b = w.b
@@ -213,9 +220,7 @@ def pool(w: Writer, size: int, given: Sequence[Value]) -> None:
 def total(w: Writer, source: Value, vectors: Value) -> Value:
     """The sum over so many vectors."""
     end = w.b.mul(vectors, INT(w.step))
-    [sums] = w.loop(
-        INT(0), end, w.step, [w.constant(0.0)], lambda i, x: [w.b.fadd(x[0], w.load(w.b.add(source, i)))]
-    )
+    [sums] = w.loop(INT(0), end, w.step, [w.constant(0.0)], lambda i, x: [w.b.fadd(x[0], w.load(w.b.add(source, i)))])
     return w.total(sums)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from repairability.deploy.graph import Unreadable
-from repairability.deploy.program import Floats, Ints
+from repairability.deploy.runtime.program import Floats, Ints
+from repairability.deploy.runtime.stages import Unreadable
 
 FIRST_CACHE = 32 * 1024
 """Bytes of the first cache that a tile's inputs may take; smaller than any machine's, for the weights pass through."""
@@ -59,7 +60,7 @@ def pack_dense(weight: Floats, taps: Ints, plane: int, shared: int, bytes_each: 
     edges = [channels * k // blocks for k in range(blocks + 1)]
     grouped = weight[: groups * shared].reshape(groups, shared, channels, count).transpose(0, 2, 3, 1)
     parts, lists, at = [], [], 0
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in itertools.pairwise(edges):
         size = (end - begin) * count
         for g in range(groups):
             lists.append((begin * count, at, size))

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repairability.deploy.engine import Engine, LayerTime, timed
-from repairability.deploy.graph import Unreadable
+from repairability.deploy.runtime.engine import Engine
+from repairability.deploy.runtime.measures import LayerTime, timed
+from repairability.deploy.runtime.stages import Unreadable
 from repairability.progress import track
 
 
@@ -56,30 +57,35 @@ class _Recorder(nn.Module):
 
 
 def replace_layers_(network: nn.Module, run: Callable[[], object], threads: int, kernels: str) -> list[LayerTime]:
-    """In a copy of ours: each convolution and linear layer that `run` calls with one shape is timed plain (dense) and by
-    the kernels, conversions included, and replaced where that is faster.
+    """In a copy of ours: each convolution and linear layer that `run` calls with one shape is timed plain (dense) and
+    by the kernels, conversions included, and replaced where that is faster.
     """
-    places = {id(m): (parent, key, m) for parent in network.modules() for key, m in parent._modules.items() if m}
-    found = {name: places[id(m)] for name, m in network.named_modules() if type(m) in (nn.Conv2d, nn.Linear) and name}
-    recorders = {name: _Recorder(layer) for name, (_, _, layer) in found.items()}
+    layers = {name: m for name, m in network.named_modules() if type(m) in (nn.Conv2d, nn.Linear) and name}
+    recorders = {name: _Recorder(layer) for name, layer in layers.items()}
+    for name, layer in layers.items():
+        _exchange_(network, layer, recorders[name])
     try:
-        for name, (parent, key, _) in found.items():
-            parent._modules[key] = recorders[name]
         run()
     finally:
-        for parent, key, layer in found.values():
-            parent._modules[key] = layer
+        for name, layer in layers.items():
+            _exchange_(network, recorders[name], layer)
     times = []
     for name, recorder in track(recorders.items(), "timing layers", len(recorders)):
-        parent, key, layer = found[name]
-        assert layer is not None
-        taken = _timed(name, layer, recorder.given, threads, kernels)
+        taken = _timed(name, layers[name], recorder.given, threads, kernels)
         if taken is not None:
             replaced, time = taken
             times.append(time)
             if time.chosen == "sparse":
-                parent._modules[key] = replaced
+                _exchange_(network, layers[name], replaced)
     return times
+
+
+def _exchange_(network: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Under whatever names it lies there."""
+    for parent in [module for module in network.modules() if module is not new]:
+        for key, module in parent._modules.items():
+            if module is old:
+                parent._modules[key] = new
 
 
 def _timed(

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as trees
 
-from repairability._torch import copy_of, evaluation_mode_, threads as torch_threads
-from repairability.deploy.engine import KERNELS, Engine, LayerTime, check_same, timed
-from repairability.deploy.graph import Unreadable
-from repairability.deploy.replace import replace_layers_
+from repairability._torch import copy_of, evaluation_mode_
+from repairability._torch import threads as torch_threads
+from repairability.deploy.runtime.measures import KERNELS, LayerTime, check_same, timed
+from repairability.deploy.runtime.stages import Unreadable
 from repairability.errors import InputError, unknown
 from repairability.network.batches import Batch, arguments, described
 from repairability.network.folding import for_inference
 from repairability.tables import Table, percent
+
+if TYPE_CHECKING:
+    from repairability.deploy.runtime.engine import Engine
 
 
 class Accelerated(nn.Module):
@@ -36,6 +39,9 @@ class Accelerated(nn.Module):
 
     def __init__(self, model: nn.Module, example: Batch, threads: int, kernels: str) -> None:
         super().__init__()
+        from repairability.deploy.runtime.engine import Engine  # and with it numba
+        from repairability.deploy.runtime.replace import replace_layers_
+
         begun = time.perf_counter()
         self.training, self.threads, self.reason = False, threads, ""
         plain = evaluation_mode_(copy_of(model)).requires_grad_(False)
@@ -87,10 +93,18 @@ class Accelerated(nn.Module):
 
     def table(self) -> Table:
         rows = [
-            (x.name, percent(x.sparsity), f"{x.dense:.3f}", f"{x.sparse:.3f}", x.chosen if self.way != "plain" else "plain")
+            (
+                x.name,
+                percent(x.sparsity),
+                f"{x.dense:.3f}",
+                f"{x.sparse:.3f}",
+                x.chosen if self.way != "plain" else "plain",
+            )
             for x in self.layers
         ]
-        faster = f"plain {self.plain_ms:.2f} ms, accelerated {self.ms:.2f} ms: {self.plain_ms / self.ms:.2f} times as fast"
+        faster = (
+            f"plain {self.plain_ms:.2f} ms, accelerated {self.ms:.2f} ms: {self.plain_ms / self.ms:.2f} times as fast"
+        )
         ways = {
             "planned": "",
             "layers": f"; single layers replaced, since {self.reason}",
@@ -114,8 +128,8 @@ class Accelerated(nn.Module):
 def accelerate(
     model: nn.Module, example: Batch, *, threads: int | None = None, kernels: str = "measured"
 ) -> Accelerated:
-    """The network for inference on this machine's CPU: layer by layer by a sparse or a dense kernel, whichever is faster
-    here, with BatchNorm, activations and residual additions folded in; what it answers is checked against `model`.
+    """The network for inference on this machine's CPU: layer by layer by a sparse or a dense kernel, whichever is
+    faster here, with BatchNorm, activations and additions folded in; its answers are checked against the model's.
 
     `example` is a batch as the network will get them; batches of other sizes may come, too. `threads`: torch's number
     unless given. `kernels`: "dense" or "sparse" forces one kernel for all layers, to compare.

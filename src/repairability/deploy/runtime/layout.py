@@ -1,15 +1,15 @@
 """Where numbers lie: maps as planes with zeros around them, so that every tap of a convolution reads one run.
 
 A row of W numbers is followed by a gap of zeros, which pads it on the right and the next row on the left; a plane is
-preceded by a lead of zeros, which pads it above and the plane before it below. So a tap (r, s) reads at a fixed distance
-from where its product is written, for the whole plane at once.
+preceded by a lead of zeros, which pads it above and the plane before it below. So a tap (r, s) reads at a fixed
+distance from where its product is written, for the whole plane at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repairability.deploy.graph import Network, Pool, Product, Unreadable
+from repairability.deploy.runtime.stages import LinearStage, Pool, Staged
 
 Size = tuple[int, int]
 
@@ -32,13 +32,13 @@ class Layout:
 
 @dataclass(frozen=True)
 class Phases:
-    """How a map is cut for what reads it with a stride, or makes another size of it (`by` = 1: a padded copy).
+    """How a map is cut for what reads it with a stride, or makes another size of it (`by` = (1, 1): a padded copy).
 
-    Padded row Y and column X stand in phase (Y mod by, X mod by) at (Y div by, X div by); rows are `stride` apart, as in
-    the map that is written.
+    Padded row Y and column X stand in phase (Y mod by[0], X mod by[1]), at the quotients; rows are `stride` apart,
+    as in the map that is written.
     """
 
-    by: int
+    by: Size
     padding: Size
     rows: int
     stride: int
@@ -46,31 +46,32 @@ class Phases:
 
     @property
     def plane(self) -> int:
-        return self.by * self.by * self.phase
+        return self.by[0] * self.by[1] * self.phase
 
     def tap(self, down: int, right: int) -> int:
-        inner = (down % self.by) * self.by + right % self.by
-        return inner * self.phase + (down // self.by) * self.stride + right // self.by
+        inner = (down % self.by[0]) * self.by[1] + right % self.by[1]
+        return inner * self.phase + (down // self.by[0]) * self.stride + right // self.by[1]
 
 
-def is_direct(stage: Product, network: Network) -> bool:
+def is_direct(stage: LinearStage, network: Staged) -> bool:
     """Whether a product reads its source where it lies: one output for each place."""
     return stage.stride == (1, 1) and network.shapes[stage.source][1:] == network.shapes[stage.target][1:]
 
 
-def size_of(network: Network, value: int) -> Size:
+def size_of(network: Staged, value: int) -> Size:
     _, height, width = network.shapes[value]
     return height, width
 
 
-def split_key(stage: Product | Pool, network: Network) -> tuple[int, int, Size]:
-    """Stages of one key share their phases: (source, stride, size of the target)."""
-    if stage.stride[0] != stage.stride[1]:
-        raise Unreadable(f"{stage.name} has stride {stage.stride}")
-    return stage.source, stage.stride[0], size_of(network, stage.target)
+Key = tuple[int, Size, Size]
 
 
-def reach(stage: Product | Pool) -> Size:
+def split_key(stage: LinearStage | Pool, network: Staged) -> Key:
+    """Stages of one key share their phases: (source, strides, size of the target)."""
+    return stage.source, stage.stride, size_of(network, stage.target)
+
+
+def reach(stage: LinearStage | Pool) -> Size:
     """How far the last tap is from the first."""
     if isinstance(stage, Pool):
         return stage.size[0] - 1, stage.size[1] - 1
@@ -80,35 +81,35 @@ def reach(stage: Product | Pool) -> Size:
 class Layouts:
     """The layout of each size of maps, and the phases of each key, for a network."""
 
-    def __init__(self, network: Network, lanes: int) -> None:
+    def __init__(self, network: Staged, lanes: int) -> None:
         self.network, self.lanes = network, lanes
         gaps: dict[Size, int] = {}
         leads: dict[Size, list[Size]] = {}
-        self.paddings: dict[tuple[int, int, Size], Size] = {}
+        self.paddings: dict[Key, Size] = {}
         split = []
         for stage in network.stages:
-            if not isinstance(stage, (Product, Pool)) or len(network.shapes[stage.source]) == 1:
+            if not isinstance(stage, (LinearStage, Pool)) or len(network.shapes[stage.source]) == 1:
                 continue
-            if isinstance(stage, Product) and is_direct(stage, network):
+            if isinstance(stage, LinearStage) and is_direct(stage, network):
                 size = size_of(network, stage.source)
                 gaps[size] = max(gaps.get(size, 0), stage.padding[1])
                 leads.setdefault(size, []).append(stage.padding)
                 continue
             split.append(stage)
-            if isinstance(stage, Product):
+            if isinstance(stage, LinearStage):
                 key = split_key(stage, network)
                 known = self.paddings.get(key, (0, 0))
                 self.paddings[key] = (max(known[0], stage.padding[0]), max(known[1], stage.padding[1]))
-        self.rows: dict[tuple[int, int, Size], int] = {}
+        self.rows: dict[Key, int] = {}
         for stage in split:
             key = split_key(stage, network)
             padding = stage.padding if isinstance(stage, Pool) else self.paddings[key]
             down, right = (
-                (far + around - own) // key[1]
-                for far, around, own in zip(reach(stage), padding, stage.padding, strict=True)
+                (far + around - own) // by
+                for far, around, own, by in zip(reach(stage), padding, stage.padding, key[1], strict=True)
             )
             gaps[key[2]] = max(gaps.get(key[2], 0), right)
-            if isinstance(stage, Product):
+            if isinstance(stage, LinearStage):
                 self.rows[key] = max(self.rows.get(key, 0), key[2][0] + down)
         sizes = {size_of(network, value) for value, shape in network.shapes.items() if len(shape) == 3}
         self.of = {size: self._layout(size, gaps.get(size, 0), leads.get(size, [])) for size in sizes}
@@ -127,11 +128,11 @@ class Layouts:
     def value(self, value: int) -> Layout:
         return self.of[size_of(self.network, value)]
 
-    def phases(self, stage: Product | Pool) -> Phases:
+    def phases(self, stage: LinearStage | Pool) -> Phases:
         key = split_key(stage, self.network)
         target = self.of[key[2]]
         if isinstance(stage, Pool):
-            padding, rows = stage.padding, target.height + reach(stage)[0] // key[1]
+            padding, rows = stage.padding, target.height + reach(stage)[0] // key[1][0]
         else:
             padding, rows = self.paddings[key], self.rows[key]
         phase = rounded(rows * target.stride + target.stride + self.lanes, self.lanes)

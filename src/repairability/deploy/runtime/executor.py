@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repairability.deploy import kernels
-from repairability.deploy.plan import Plan
-from repairability.deploy.program import Floats
+from repairability.deploy.runtime import kernels
+from repairability.deploy.runtime.plan import Plan
+from repairability.deploy.runtime.program import Floats
 
 _NOTHING = np.zeros(1, np.float32)
 
@@ -62,7 +62,9 @@ class Executor:
             return
         share = count // self.threads
         waiting = [
-            self.pool.submit(self._run, 0, self.plan.images, self.arenas[k], images, outputs, k * share, (k + 1) * share)
+            self.pool.submit(
+                self._run, 0, self.plan.images, self.arenas[k], images, outputs, k * share, (k + 1) * share
+            )
             for k in range(1, self.threads)
             if self.pool is not None
         ]
@@ -79,7 +81,9 @@ class Executor:
         self.counter[0] = 0
         where = (begin, end, arena, images, outputs, first, last)
         waiting = [
-            self.pool.submit(self._run, *where, k, self.threads) for k in range(1, self.threads) if self.pool is not None
+            self.pool.submit(self._run, *where, k, self.threads)
+            for k in range(1, self.threads)
+            if self.pool is not None
         ]
         self._run(*where, 0, self.threads)
         for job in waiting:

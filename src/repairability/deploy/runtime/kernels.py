@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
-from repairability.deploy import program as p
+from repairability.deploy.runtime import program as p
 from repairability.errors import MissingExtraError
 
 try:
@@ -16,18 +19,37 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("numba", "runtime") from error
 
-from repairability.deploy import vectors
+from repairability.deploy.runtime import vectors
 
 LANES, SHARED, LARGEST = vectors.LANES, vectors.SHARED, vectors.LARGEST
-I, R = types.int64, types.float32
+_INT, _REAL = types.int64, types.float32
+_SOURCES = zlib.crc32(b"".join(Path(str(module.__file__)).read_bytes() for module in (vectors, p)))
 _WIDTHS = tuple(lanes for lanes in (16, 8, 4, 2) if lanes <= LANES)
 _SIZES = {filters: range(1, largest + 1) for filters, largest in LARGEST.items()}
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _compiled(function: Function) -> Function:
+    compiled: Function = njit(nogil=True)(function)
+    return compiled
+
+
+def _cached(function: Function) -> Function:
+    compiled: Function = njit(nogil=True, cache=True)(function)
+    return compiled
+
+
+def _coded(function: Function) -> Function:
+    coded: Function = intrinsic(function)
+    return coded
 
 
 def _vector_code(arguments: Any, write: Any, returns: Any = types.void) -> Any:
     """A function of one tuple for numba whose body `write(builder, items)` writes."""
 
-    @intrinsic  # type: ignore[misc]
+    @_coded
     def function(context: Any, given: Any) -> Any:
         def code(context: Any, builder: Any, _: Any, values: Any) -> Any:
             result = write(builder, cgutils.unpack_tuple(builder, values[0]))
@@ -54,27 +76,25 @@ def _pools(builder: Any, values: Any) -> None:
 def _unzips(builder: Any, values: Any) -> None:
     """By vectors of as many numbers as the first item says."""
     writer = vectors.Writer(builder)
-    writer.switch(
-        values[0], _WIDTHS, lambda lanes: vectors.unzip(vectors.Writer(builder, lanes), *values[1:])
-    )
+    writer.switch(values[0], _WIDTHS, lambda lanes: vectors.unzip(vectors.Writer(builder, lanes), *values[1:]))
 
 
-_TILE = (I, I, I, I, I, I, I, I, I, I, I, R, R)
+_TILE = (*[_INT] * 11, _REAL, _REAL)
 _sparse_tile = _vector_code(_TILE, _tiles(1))
 _dense_tile = _vector_code(_TILE, _tiles(SHARED))
 _row = _vector_code(_TILE[1:], lambda b, v: vectors.tile(vectors.Writer(b, 1), 1, 1, v))
-_pool_tile = _vector_code((I, I, I, I, I, R), _pools)
-_total = _vector_code((I, I), lambda b, v: vectors.total(vectors.Writer(b), *v), R)
-_unzip = _vector_code((I, I, I, I, I), _unzips)
-_meet = _vector_code((I, I), lambda b, v: vectors.meet(vectors.Writer(b), *v))
+_pool_tile = _vector_code((*[_INT] * 5, _REAL), _pools)
+_total = _vector_code((_INT, _INT), lambda b, v: vectors.total(vectors.Writer(b), *v), _REAL)
+_unzip = _vector_code([_INT] * 5, _unzips)
+_meet = _vector_code((_INT, _INT), lambda b, v: vectors.meet(vectors.Writer(b), *v))
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]
+@_compiled
 def _share(count: int, member: int, team: int) -> tuple[int, int]:
     return count * member // team, count * (member + 1) // team
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]
+@_compiled
 def _clear_borders(step: Any, arena: Any, plane: int) -> None:
     """Zeros right of each row and below the last: what a tile wrote there means nothing, and the next layer pads."""
     at = step[p.TARGET] + plane * step[p.PLANE]
@@ -85,7 +105,7 @@ def _clear_borders(step: Any, arena: Any, plane: int) -> None:
         arena[x] = 0.0
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]
+@_compiled
 def _product(step: Any, numbers: Any, program: Any, arena: Any, member: int, team: int) -> None:
     """A convolution, or a linear layer whose positions are samples: tile by tile, block by block of the channels (so
     that what a tile reads stays in the first cache), filter by filter.
@@ -117,13 +137,13 @@ def _product(step: Any, numbers: Any, program: Any, arena: Any, member: int, tea
         _clear_borders(step, arena, f)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]
+@_compiled
 def _split(step: Any, arena: Any, source: Any, start: int, channel: int, target: int) -> None:
-    """A plane cut into its phases: padded row Y and column X stand in phase (Y mod s, X mod s) at (Y div s, X div s),
-    so that a convolution of stride s reads each of its taps as a run. With s = 1: a copy with other borders.
+    """A plane cut into its phases: padded row Y and column X stand in phase (Y mod s, X mod t), at the quotients, so
+    that a convolution of strides s, t reads each of its taps as a run. With 1, 1: a copy with other borders.
     """
-    by, stride = step[p.BY], step[p.SUBSTRIDE]
-    rows = min(step[p.ROWS], by * step[p.SUBROWS] - step[p.UP])
+    down, by, stride = step[p.DOWN], step[p.ACROSS], step[p.SUBSTRIDE]
+    rows = min(step[p.ROWS], down * step[p.SUBROWS] - step[p.UP])
     columns = min(step[p.COLUMNS], by * stride - step[p.LEFT])
     base, lanes = arena.ctypes.data, LANES
     while 2 * lanes > columns:
@@ -131,7 +151,7 @@ def _split(step: Any, arena: Any, source: Any, start: int, channel: int, target:
     for y in range(rows):
         row = start + channel * step[p.SOURCE_PLANE] + y * step[p.SOURCE_STRIDE]
         below = y + step[p.UP]
-        phase = target + (below % by) * by * step[p.SUBPLANE] + (below // by) * stride
+        phase = target + (below % down) * by * step[p.SUBPLANE] + (below // down) * stride
         if by == 1:
             left = phase + step[p.LEFT]
             arena[left : left + columns] = source[row : row + columns]
@@ -149,7 +169,7 @@ def _split(step: Any, arena: Any, source: Any, start: int, channel: int, target:
             arena[phase + (right % by) * step[p.SUBPLANE] + right // by] = source[row + x]
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]
+@_compiled
 def _pool(step: Any, numbers: Any, offsets: Any, arena: Any, channel: int, scratch: int) -> None:
     """The largest, or the mean, over the taps of a window, from the phases in `scratch`."""
     tiles = (step[p.VECTORS] + step[p.TILE] - 1) // step[p.TILE]
@@ -163,7 +183,7 @@ def _pool(step: Any, numbers: Any, offsets: Any, arena: Any, channel: int, scrat
     _clear_borders(step, arena, channel)
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]
+@_compiled
 def _single(step: Any, numbers: Any, program: Any, arena: Any, member: int, team: int) -> None:
     """A linear layer on one sample: each output a sum over its nonzeros, or runs of outputs over all inputs."""
     _, _, lists, offsets, values, biases = program
@@ -188,62 +208,76 @@ def _single(step: Any, numbers: Any, program: Any, arena: Any, member: int, team
         _sparse_tile((size, out, 0, matrix, taken, source, row[2], bias, 1, 1, bias + 4 * LANES + here, low, high))
 
 
-@njit(nogil=True, cache=True)  # type: ignore[misc]
-def run(
-    program: Any,
-    begin: int,
-    end: int,
-    arena: Any,
-    features: Any,
-    samples: int,
-    images: Any,
-    outputs: Any,
-    first: int,
-    last: int,
-    member: int,
-    team: int,
-    counter: Any,
-) -> None:
-    """Steps `begin` to `end` for images `first` to `last`, as one `member` of a `team` of threads that share an arena.
-
-    Features go to `features` [feature, sample], of which a row holds `samples`.
+def _runner(sources: int) -> Callable[..., None]:
+    """numba keeps what it compiled for as long as this file stays as it is, and what the function holds: here a
+    digest of the other files that it is made of.
     """
-    steps, every, _, offsets, _, _ = program
-    met = 0
-    for image in range(first, last):
-        for k in range(begin, end):
-            step, numbers = steps[k], every[k]
-            kind = step[p.KIND]
-            if kind in (p.SPARSE, p.DENSE):
-                _product(step, numbers, program, arena, member, team)
-            elif kind in (p.ROW, p.COLUMN):
-                _single(step, numbers, program, arena, member, team)
-            else:
-                source = images if step[p.FROM_INPUT] else arena
-                pixels = step[p.CHANNELS] * step[p.SOURCE_PLANE]
-                start = image * pixels if step[p.FROM_INPUT] else step[p.SOURCE]
-                height, width = step[p.ROWS], step[p.COLUMNS]
-                for channel in range(*_share(step[p.CHANNELS], member, team)):
-                    if kind == p.SPLIT:
-                        phases = step[p.BY] * step[p.BY] * step[p.SUBPLANE]
-                        _split(step, arena, source, start, channel, step[p.SCRATCH] + channel * phases)
-                    elif kind == p.POOL:
-                        scratch = step[p.SCRATCH] + member * step[p.BY] * step[p.BY] * step[p.SUBPLANE]
-                        _split(step, arena, source, start, channel, scratch)
-                        _pool(step, numbers, offsets, arena, channel, scratch)
-                    elif kind == p.MEAN:
-                        at = arena.ctypes.data + 4 * (step[p.SOURCE] + channel * step[p.SOURCE_PLANE])
-                        features[step[p.TARGET] + channel * samples + image] = _total((at, step[p.VECTORS])) * numbers[p.SCALE]
-                    else:
-                        for y in range(height):
-                            row = start + channel * step[p.SOURCE_PLANE] + y * step[p.SOURCE_STRIDE]
-                            to = (channel * height + y) * width
-                            if kind == p.FLATTEN:
-                                for x in range(width):
-                                    features[step[p.TARGET] + (to + x) * samples + image] = source[row + x]
-                            else:
-                                to += image * step[p.CHANNELS] * height * width
-                                outputs[to : to + width] = source[row : row + width]
-            if team > 1:
-                met += team
-                _meet((counter.ctypes.data, met))
+
+    @_cached
+    def run(
+        program: Any,
+        begin: int,
+        end: int,
+        arena: Any,
+        features: Any,
+        samples: int,
+        images: Any,
+        outputs: Any,
+        first: int,
+        last: int,
+        member: int,
+        team: int,
+        counter: Any,
+    ) -> None:
+        """Steps `begin` to `end` for images `first` to `last`, as one `member` of a `team` of threads with one arena.
+
+        Features go to `features` [feature, sample], of which a row holds `samples`.
+        """
+        if sources < 0:
+            return  # never
+        steps, every, _, offsets, _, _ = program
+        met = 0
+        for image in range(first, last):
+            for k in range(begin, end):
+                step, numbers = steps[k], every[k]
+                kind = step[p.KIND]
+                if kind in (p.SPARSE, p.DENSE):
+                    _product(step, numbers, program, arena, member, team)
+                elif kind in (p.ROW, p.COLUMN):
+                    _single(step, numbers, program, arena, member, team)
+                else:
+                    source = images if step[p.FROM_INPUT] else arena
+                    pixels = step[p.CHANNELS] * step[p.SOURCE_PLANE]
+                    start = image * pixels if step[p.FROM_INPUT] else step[p.SOURCE]
+                    height, width = step[p.ROWS], step[p.COLUMNS]
+                    for channel in range(*_share(step[p.CHANNELS], member, team)):
+                        if kind == p.SPLIT:
+                            phases = step[p.DOWN] * step[p.ACROSS] * step[p.SUBPLANE]
+                            _split(step, arena, source, start, channel, step[p.SCRATCH] + channel * phases)
+                        elif kind == p.POOL:
+                            scratch = step[p.SCRATCH] + member * step[p.DOWN] * step[p.ACROSS] * step[p.SUBPLANE]
+                            _split(step, arena, source, start, channel, scratch)
+                            _pool(step, numbers, offsets, arena, channel, scratch)
+                        elif kind == p.MEAN:
+                            at = arena.ctypes.data + 4 * (step[p.SOURCE] + channel * step[p.SOURCE_PLANE])
+                            features[step[p.TARGET] + channel * samples + image] = (
+                                _total((at, step[p.VECTORS])) * numbers[p.SCALE]
+                            )
+                        else:
+                            for y in range(height):
+                                row = start + channel * step[p.SOURCE_PLANE] + y * step[p.SOURCE_STRIDE]
+                                to = (channel * height + y) * width
+                                if kind == p.FLATTEN:
+                                    for x in range(width):
+                                        features[step[p.TARGET] + (to + x) * samples + image] = source[row + x]
+                                else:
+                                    to += image * step[p.CHANNELS] * height * width
+                                    outputs[to : to + width] = source[row : row + width]
+                if team > 1:
+                    met += team
+                    _meet((counter.ctypes.data, met))
+
+    return run
+
+
+run = _runner(_SOURCES)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 SPARSE, DENSE, SPLIT, POOL, MEAN, FLATTEN, STORE, ROW, COLUMN = range(9)
 """Kinds of steps: a convolution (or a linear layer on many samples) by nonzeros, or four filters at a time; a map cut
-into its phases; pooling; the mean of each channel, and a whole map, as features; a map as the network's output; a linear
-layer on one sample, by nonzeros or whole.
+into its phases; pooling; the mean of each channel, and a whole map, as features; a map as the network's output; a
+linear layer on one sample, by nonzeros or whole.
 """
 
 KIND = 0
@@ -26,11 +26,12 @@ RESIDUAL, GROUPS, BLOCKS, LISTS, BIAS = range(9, 14)
 CHANNELS, SOURCE_PLANE, SOURCE_STRIDE, ROWS, COLUMNS = range(9, 14)
 """What is read by the others."""
 
-SCRATCH, SUBPLANE, SUBSTRIDE, SUBROWS, BY, UP, LEFT, TAPS, COUNT = range(14, 23)
-"""Phases: where they lie, one phase's size, its row stride and rows; stride and padding; a pool's offsets, how many."""
+SCRATCH, SUBPLANE, SUBSTRIDE, SUBROWS, DOWN, ACROSS, UP, LEFT, TAPS, COUNT = range(14, 24)
+"""Phases: where they lie, one phase's size, its row stride and rows; the strides and the padding (UP,
+LEFT) of who reads; a pool's offsets, how many."""
 
-FROM_INPUT = 23
-FIELDS = 24
+FROM_INPUT = 24
+FIELDS = 25
 
 FLOOR, CAP, SCALE = range(3)
 
