@@ -30,7 +30,6 @@ from torch import Tensor, nn
 import repairability as rp
 from repairability._torch import evaluation_mode_
 from repairability._vision import torchvision
-from repairability.errors import first_line
 from repairability.network.folding import for_inference
 from repairability.tables import Table
 

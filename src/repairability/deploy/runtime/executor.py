@@ -40,7 +40,8 @@ class Executor:
             if self.plan.inputs < 0:
                 images = batch.detach().contiguous().view(-1).numpy()
             else:
-                self._rows(self.plan.inputs, self.shape[1])[:, :count].copy_(batch.detach().t())
+                given = batch.detach().contiguous().view(-1).numpy()
+                kernels.turned(given, *self.shape, self.shape[1], self.features[self.plan.inputs :], self.plan.samples)
             if begin < 0:
                 outputs = np.empty(count * size, np.float32)
             together = count // self.threads * self.threads
@@ -49,12 +50,9 @@ class Executor:
             self._jointly(self.plan.images, len(self.plan.owners), self.features, images, outputs, 0, 1)
             if begin < 0:
                 return torch.from_numpy(outputs).view(self.out)
-            return self._rows(begin, size)[:, :count].t().contiguous()
-
-    def _rows(self, begin: int, size: int) -> Tensor:
-        """Features [feature, sample]."""
-        samples = self.plan.samples
-        return torch.from_numpy(self.features[begin : begin + size * samples]).view(size, samples)
+            outputs = np.empty(count * size, np.float32)
+            kernels.turned(self.features[begin:], size, count, self.plan.samples, outputs, size)
+            return torch.from_numpy(outputs).view(self.out)
 
     def _apart(self, count: int, images: Floats, outputs: Floats) -> None:
         """Each thread runs the whole program on images of its own."""

@@ -86,6 +86,7 @@ _row = _vector_code(_TILE[1:], lambda b, v: vectors.tile(vectors.Writer(b, 1), 1
 _pool_tile = _vector_code((*[_INT] * 5, _REAL), _pools)
 _total = _vector_code((_INT, _INT), lambda b, v: vectors.total(vectors.Writer(b), *v), _REAL)
 _unzip = _vector_code([_INT] * 5, _unzips)
+_turn = _vector_code([_INT] * 4, lambda b, v: vectors.turn(vectors.Writer(b), *v))
 _meet = _vector_code((_INT, _INT), lambda b, v: vectors.meet(vectors.Writer(b), *v))
 
 
@@ -208,7 +209,7 @@ def _single(step: Any, numbers: Any, program: Any, arena: Any, member: int, team
         _sparse_tile((size, out, 0, matrix, taken, source, row[2], bias, 1, 1, bias + 4 * LANES + here, low, high))
 
 
-def _runner(sources: int) -> Callable[..., None]:
+def _made_of(sources: int) -> tuple[Callable[..., None], Callable[..., None]]:
     """numba keeps what it compiled for as long as this file stays as it is, and what the function holds: here a
     digest of the other files that it is made of.
     """
@@ -277,7 +278,24 @@ def _runner(sources: int) -> Callable[..., None]:
                     met += team
                     _meet((counter.ctypes.data, met))
 
-    return run
+    @_cached
+    def turned(source: Any, rows: int, columns: int, source_row: int, target: Any, target_row: int) -> None:
+        """Rows x columns numbers, transposed. Squares overlap at the ends."""
+        if sources < 0:
+            return  # never
+        if rows < LANES or columns < LANES:
+            for y in range(rows):
+                for x in range(columns):
+                    target[x * target_row + y] = source[y * source_row + x]
+            return
+        for down in range(0, rows, LANES):
+            y = min(down, rows - LANES)
+            for right in range(0, columns, LANES):
+                x = min(right, columns - LANES)
+                begin = source.ctypes.data + 4 * (y * source_row + x)
+                _turn((begin, 4 * source_row, target.ctypes.data + 4 * (x * target_row + y), 4 * target_row))
+
+    return run, turned
 
 
-run = _runner(_SOURCES)
+run, turned = _made_of(_SOURCES)

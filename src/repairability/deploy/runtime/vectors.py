@@ -240,6 +240,21 @@ def unzip(w: Writer, source: Value, even: Value, odd: Value, vectors: Value) -> 
     w.loop(INT(0), b.mul(vectors, INT(w.step)), w.step, [], body)
 
 
+def turn(w: Writer, source: Value, source_row: Value, target: Value, target_row: Value) -> None:
+    """A square of lanes x lanes numbers, transposed; rows are so many bytes apart.
+
+    Interleaving row i with row i + n/2, for all i, log2(n) times over, brings column k into row k.
+    """
+    b, n = w.b, w.lanes
+    rows = [w.load(b.add(source, b.mul(source_row, INT(k)))) for k in range(n)]
+    halves = [[half + k // 2 + n * (k % 2) for k in range(n)] for half in (0, n // 2)]
+    picks = [ir.Constant(ir.VectorType(SHORT, n), pick) for pick in halves]
+    for _ in range(n.bit_length() - 1):
+        rows = [b.shuffle_vector(rows[k], rows[k + n // 2], pick) for k in range(n // 2) for pick in picks]
+    for k, row in enumerate(rows):
+        w.store(row, b.add(target, b.mul(target_row, INT(k))))
+
+
 def meet(w: Writer, counter: Value, target: Value) -> None:
     """Wait until all threads of a team are here: each adds one, and waits until the counter has reached the target."""
     b = w.b
