@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import tempfile
 import time
 import warnings
@@ -79,15 +78,20 @@ def compiled(model: nn.Module, images: Tensor, threads: int) -> Call:
     return lambda: fast(laid)
 
 
+def exported(model: nn.Module, images: Tensor) -> bytes:
+    """As ONNX."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "network.onnx"
+        torch.onnx.export(model, (images,), file, dynamo=False)
+        return file.read_bytes()
+
+
 def onnxruntime(model: nn.Module, images: Tensor, threads: int) -> Call:
     import onnxruntime as ort
 
-    with tempfile.TemporaryDirectory() as folder:
-        file = os.path.join(folder, "network.onnx")
-        torch.onnx.export(model, (images,), file, dynamo=False)
-        settings = ort.SessionOptions()
-        settings.intra_op_num_threads = threads
-        session = ort.InferenceSession(file, settings, providers=["CPUExecutionProvider"])
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = threads
+    session = ort.InferenceSession(exported(model, images), settings, providers=["CPUExecutionProvider"])
     name, given = session.get_inputs()[0].name, images.numpy()
     return lambda: session.run(None, {name: given})
 
@@ -95,7 +99,7 @@ def onnxruntime(model: nn.Module, images: Tensor, threads: int) -> Call:
 def openvino(model: nn.Module, images: Tensor, threads: int) -> Call:
     import openvino as ov
 
-    converted = ov.convert_model(model, example_input=images, input=[images.shape])
+    converted = ov.Core().read_model(exported(model, images))
     settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
     ready, given = ov.Core().compile_model(converted, "CPU", settings), images.numpy()
     return lambda: ready(given)

@@ -245,6 +245,17 @@ def test_the_kernel_of_each_layer_is_measured_or_forced() -> None:
     assert fast.to_dict()["layers"][0]["name"] == "conv1"
 
 
+def test_a_shape_that_cannot_be_planned_runs_by_torch() -> None:
+    body = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+    model = pruned(body)
+    fast = rp.accelerate(model, drawn(2, 3, 8, 8), kernels="sparse")
+    with torch.no_grad(), pytest.warns(UserWarning, match="runs by torch alone, since .* pools 9 x 9 to 2 x 2"):
+        check_same(fast(drawn(1, 3, 9, 9)), model(drawn(1, 3, 9, 9)), "with another size")
+    assert fast(drawn(2, 3, 8, 8)[:0]).shape == (0, 3)
+    with pytest.raises(RuntimeError, match="expected input"):
+        fast(drawn(1, 5, 8, 8))
+
+
 def test_other_shapes_are_planned_when_they_come() -> None:
     model = pruned(rp.create_model("digits"))
     fast = rp.accelerate(model, drawn(2, 1, 16, 16), threads=1, kernels="sparse")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -78,7 +79,11 @@ class Accelerated(nn.Module):
             if isinstance(tensor, Tensor):
                 _check_tensor(tensor)
         with torch.no_grad(), torch_threads(self.threads):
-            return self._run(self.way, *args, **kwargs)
+            try:
+                return self._run(self.way, *args, **kwargs)
+            except Unreadable as found:
+                warnings.warn(f"this shape runs by torch alone, since {found}", stacklevel=2)
+                return self._plain(*args, **kwargs)
 
     def _run(self, way: str, *args: Any, **kwargs: Any) -> Any:
         if way == "planned":

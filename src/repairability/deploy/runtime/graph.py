@@ -5,13 +5,24 @@ What is no such network is refused with the reason (`Unreadable`), and its layer
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, fx, nn
-from torch.fx.passes.shape_prop import ShapeProp
 
 from repairability.deploy.runtime.operations import HANDLERS
-from repairability.deploy.runtime.reader import Reader
+from repairability.deploy.runtime.reader import MADE, Reader
 from repairability.deploy.runtime.stages import Staged, Unreadable
 from repairability.errors import first_line
+
+
+class _Shapes(fx.Interpreter):
+    """Notes the shape and type of what each node makes."""
+
+    def run_node(self, node: fx.Node) -> Any:
+        result = super().run_node(node)
+        if isinstance(result, Tensor):
+            node.meta[MADE] = (tuple(result.shape), result.dtype)
+        return result
 
 
 def read(model: nn.Module, example: Tensor) -> Staged:
@@ -20,9 +31,9 @@ def read(model: nn.Module, example: Tensor) -> Staged:
         raise Unreadable(f"its input has {example.dim()} dimensions, not 2 or 4")
     try:
         traced = fx.symbolic_trace(model)
+        _Shapes(traced).run(example)
     except Exception as error:
         raise Unreadable(f"torch.fx cannot trace it: {first_line(error)}") from error
-    ShapeProp(traced).propagate(example)
     reader = Reader(traced, len(example), HANDLERS)
     for node in traced.graph.nodes:
         reader.take(node)

@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from repairability.deploy.runtime.reader import Handler, Reader
+from repairability.deploy.runtime.reader import MADE, Handler, Reader
 from repairability.deploy.runtime.stages import INFINITY, Flatten, LinearStage, Mean, Pool, Unreadable
 
 
@@ -135,7 +135,7 @@ def _new_channels(reader: Reader, node: fx.Node, _: Any) -> int:
         assert isinstance(made, LinearStage)
         before = made
     else:
-        reader.shapes[before.target] = tuple(node.meta["tensor_meta"].shape)[1:]
+        reader.shapes[before.target] = node.meta[MADE][0][1:]
     square = torch.zeros(before.groups, before.groups, *before.weight.shape[2:])
     square[range(before.groups), range(before.groups)] = before.weight[:, 0]
     before.weight = F.pad(square, (*[0] * 6, *around[4:]))
@@ -176,7 +176,7 @@ def _pooling(mean: bool) -> Handler:
 def _adaptive(reader: Reader, node: fx.Node, _: Any) -> int:
     source = reader.value(node.args[0])
     _, height, width = reader.shapes[source]
-    rows, columns = tuple(node.meta["tensor_meta"].shape)[2:]
+    rows, columns = node.meta[MADE][0][2:]
     if (rows, columns) == (height, width):
         return source
     if height % rows or width % columns:
@@ -196,7 +196,7 @@ def _mean(reader: Reader, node: fx.Node, _: Any) -> int:
 def _flatten(reader: Reader, node: fx.Node, _: Any) -> int:
     """Any reshaping from [n, c, h, w] to [n, c h w]. Behind a mean over the whole map the two are one stage."""
     source = reader.value(node.args[0])
-    if tuple(node.meta["tensor_meta"].shape)[1:] == reader.shapes[source]:
+    if node.meta[MADE][0][1:] == reader.shapes[source]:
         return source
     made, target = reader.maker.get(source), reader.new(node)
     if len(reader.shapes[target]) != 1:

@@ -11,6 +11,9 @@ from torch import fx, nn
 
 from repairability.deploy.runtime.stages import LinearStage, Shape, Stage, Unreadable, reads
 
+MADE = "repairability"
+"""Where a node notes the shape and type of what it makes."""
+
 
 class Reader:
     """The stages so far, and the value that each node of the graph stands for."""
@@ -34,7 +37,7 @@ class Reader:
             if not isinstance(result, fx.Node):
                 raise Unreadable(f"its output is a {type(result).__name__}")
             self.output = self.value(result)
-        elif "tensor_meta" not in node.meta:
+        elif MADE not in node.meta:
             return  # a size, say; who uses it for more than a shape is refused
         else:
             called = self.traced.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -58,9 +61,9 @@ class Reader:
         return self.values[node]
 
     def new(self, node: fx.Node) -> int:
-        shape = tuple(node.meta["tensor_meta"].shape)
-        if len(shape) not in (2, 4) or shape[0] != self.batch or node.meta["tensor_meta"].dtype != torch.float32:
-            raise Unreadable(f"{node.name} has shape {shape}")
+        shape, dtype = node.meta[MADE]
+        if len(shape) not in (2, 4) or shape[0] != self.batch or dtype != torch.float32:
+            raise Unreadable(f"{node.name} has shape {shape} ({dtype})")
         number = len(self.shapes)
         self.shapes[number] = shape[1:]
         return number
@@ -87,7 +90,7 @@ class Reader:
         if any(value in reads(stage) for stage in self.stages):
             return False
         names = [name for name, number in self.values.items() if number == value]
-        users = {user for name in names for user in name.users if "tensor_meta" in user.meta or user.op == "output"}
+        users = {user for name in names for user in name.users if MADE in user.meta or user.op == "output"}
         return all(user is node or user in self.values for user in users)
 
     def folded(self, node: fx.Node, source: fx.Node) -> LinearStage | None:
