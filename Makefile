@@ -56,7 +56,7 @@ results: $(READY)
 check: lint types tests study demo
 
 bench: $(READY)
-	for name in front_door allocation surgeon diagnose sparsity_point zoo transformer; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in front_door allocation surgeon diagnose sparsity_point zoo transformer runtime; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 	@if [ -d $(SHARED)/data ]; then $(MAKE) --no-print-directory bench-shared; \
 	else echo "skipped best, files, reconstruct, strong, transition: they need the data and networks of $(SHARED)"; fi
 

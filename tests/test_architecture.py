@@ -20,9 +20,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
     ["errors", "naming", "tables", "progress", "provenance", "_files", "_imports", "_torch", "_vision"],
-    ["algebra", "curves", "allocation", "prices"],
+    ["algebra", "curves", "allocation"],
     ["network"],
-    ["calibration", "comparison", "evaluation", "transition", "models", "data", "solvers", "masks"],
+    ["calibration", "comparison", "evaluation", "transition", "models", "data", "solvers", "masks", "prices"],
     ["rules", "scores", "training"],
     ["repairs", "checkpoints"],
     ["diagnostics"],
@@ -51,6 +51,8 @@ OPTIONAL = {
     "onnx": "deploy",
     "onnxruntime": "deploy",
     "onnxscript": "deploy",
+    "numba": "deploy",
+    "llvmlite": "deploy",
 }
 """An optional dependency and the one room that may import it."""
 

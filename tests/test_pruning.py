@@ -30,7 +30,7 @@ from repairability import (
     prune_many,
     repair_model,
 )
-from repairability.pruning import grid_for, measurement_for, plan
+from repairability.pruning import budget, grid_for, measurement_for, plan
 from repairability.rules import RULES
 from repairability.rules.measured import rr
 from test_sacred import complete_state, same, users_model
@@ -319,7 +319,7 @@ def test_a_failure_at_any_stage_changes_nothing(
     def fail(*_: Any, **__: Any) -> None:
         raise fault
 
-    monkeypatch.setattr(plan if stage == "diagnose" else pipeline, stage, fail)
+    monkeypatch.setattr({"diagnose": plan, "allocate": budget}.get(stage, pipeline), stage, fail)
     rule = "erk" if stage == "measure_statistics" else "rr"
     with pytest.raises(type(fault)):
         prune(model, IMAGES, sparsity=0.8, recipe="paper", rule=rule, config=CONFIG)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:  # what a type checker sees; a test holds it and the table bel
     from repairability.comparison import agreement as agreement
     from repairability.curves import Curves as Curves
     from repairability.data import load_data as load_data
+    from repairability.deploy import Accelerated as Accelerated
     from repairability.deploy import Compacted as Compacted
+    from repairability.deploy import accelerate as accelerate
     from repairability.deploy import compact as compact
     from repairability.deploy import export_onnx as export_onnx
     from repairability.deploy import masked_for_training as masked_for_training
@@ -72,7 +74,7 @@ _ROOMS = {
     "calibration": ("CalibrationSet",),
     "curves": ("Curves",),
     "data": ("load_data",),
-    "deploy": ("Compacted", "compact", "export_onnx", "masked_for_training"),
+    "deploy": ("Accelerated", "Compacted", "accelerate", "compact", "export_onnx", "masked_for_training"),
     "detect": ("Transition", "find_transition"),
     "diagnostics": ("Diagnosis", "diagnose"),
     "errors": ("BudgetError", "InputError", "MissingExtraError", "RepairabilityError"),

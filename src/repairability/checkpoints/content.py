@@ -20,7 +20,7 @@ from torch import Tensor
 from repairability._files import write_atomically
 from repairability.checkpoints.about import FileInfo
 from repairability.checkpoints.positions import Bytes
-from repairability.checkpoints.sparse import DENSE, EXACT, VALUES, Packed, Row, dense_rows, pack, unpack
+from repairability.checkpoints.sparse import DENSE, EXACT, VALUES, Coded, Row, dense_rows, pack, unpack
 from repairability.errors import InputError, unknown
 
 KEY = "repairability"
@@ -143,14 +143,14 @@ def sparse_digest(parts: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _rounding(header: Mapping[str, Any], values: str, packed: Packed) -> dict[str, Any]:
+def _rounding(header: Mapping[str, Any], values: str, packed: Coded) -> dict[str, Any]:
     """Told where values were rounded, and kept when they are written again; errors of several roundings add up."""
     if values == EXACT:
         return {}
     return {"rounded": {"values": values, "error": packed.error + header.get("rounded", {}).get("error", 0.0)}}
 
 
-def _sparse_parts(header: Mapping[str, Any], packed: Packed) -> dict[str, Tensor]:
+def _sparse_parts(header: Mapping[str, Any], packed: Coded) -> dict[str, Tensor]:
     told = {"header": header, "tensors": [row.lean() for row in packed.rows]}
     text = json.dumps(told, sort_keys=True, separators=(",", ":"))
     index = np.frombuffer(zlib.compress(text.encode(), 9), np.uint8)

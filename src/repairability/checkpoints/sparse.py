@@ -111,14 +111,14 @@ def dense_rows(tensors: Mapping[str, Tensor]) -> tuple[Row, ...]:
 
 
 @dataclass(frozen=True)
-class Packed:
+class Coded:
     rows: tuple[Row, ...]
     values: Bytes
     positions: Bytes
     error: float  # the largest of any value, relative to the largest of its filter; 0: exact
 
 
-def pack(tensors: Mapping[str, Tensor], values: str = EXACT) -> Packed:
+def pack(tensors: Mapping[str, Tensor], values: str = EXACT) -> Coded:
     """Every tensor by the shortest of the codings. Zeros are not stored; of those that are -0.0 the sign is lost.
 
     `values` other than float32 are for weights, which have two axes or more; biases and normalisations stay exact.
@@ -145,7 +145,7 @@ def pack(tensors: Mapping[str, Tensor], values: str = EXACT) -> Packed:
         rows.append(Row(name, dtype, shape, kind, coding, bits, len(where), len(stream), scale))
         stored.append(raw)
         streams.append(stream)
-    return Packed(tuple(rows), _joined(stored), _joined(streams), max(errors))
+    return Coded(tuple(rows), _joined(stored), _joined(streams), max(errors))
 
 
 def unpack(row: Row, values: Bytes, stream: Bytes) -> Tensor:

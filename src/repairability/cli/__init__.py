@@ -15,7 +15,7 @@ from repairability.cli.calling import as_command
 
 VERBS = (
     *("doctor", "layers", "allocate", "diagnose", "prune", "detect", "evaluate", "finetune"),
-    *("info", "compress", "export"),
+    *("info", "compress", "export", "accelerate"),
     *("sweep", "list", "report", "renew", "archive", "demo"),
 )
 

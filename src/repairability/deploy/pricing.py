@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from repairability._torch import copy_of
 from repairability.allocation import Allocation
+from repairability.deploy.runtime.accelerate import accelerate
 from repairability.errors import InputError
 from repairability.masks import apply_masks_, make_masks
 from repairability.network.batches import Batch, Forward
@@ -53,8 +54,6 @@ def milliseconds(model: nn.Module, layers: Layers, example: Batch, *, threads: i
     """For a batch like the example, on this machine: the faster of dense and sparse kernel at each of LEVELS, with
     random masks of that sparsity in all layers. Fixed: what the accelerated network takes beside these layers.
     """
-    from repairability.deploy.runtime import accelerate
-
     draw = torch.Generator().manual_seed(SEED)
     times: dict[str, list[float]] = {name: [] for name in layers.names}
     beside = []
@@ -62,12 +61,15 @@ def milliseconds(model: nn.Module, layers: Layers, example: Batch, *, threads: i
         fast = accelerate(_drawn(model, layers, level, draw), example, threads=threads)
         own = {x.name: min(x.dense, x.sparse) for x in fast.layers}
         missing = [name for name in layers.names if name not in own]
-        if missing or fast.way != "planned":
+        if missing or fast.reason:
             why = fast.reason or f"it has no time for {', '.join(missing)}"
             raise InputError(f"the runtime does not run this network as a whole, so no speed can be planned: {why}")
-        beside.append(max(0.0, fast.planned_ms - sum(own[name] for name in layers.names)))
+        if fast.way == "planned":
+            beside.append(max(0.0, fast.ms - sum(own[name] for name in layers.names)))
         for name, taken in times.items():
             taken.append(own[name])
+    if not beside:
+        raise InputError("torch alone is faster at every sparsity on this machine, so no speed can be planned")
     grid = np.array(LEVELS)
     # a sparser layer is never slower but for noise
     falling = {name: np.minimum.accumulate(np.array(taken)) for name, taken in times.items()}
@@ -86,15 +88,13 @@ def _drawn(model: nn.Module, layers: Layers, sparsity: float, draw: torch.Genera
 
 def time_of(model: nn.Module, layers: Layers, allocation: Allocation, example: Batch, threads: int | None) -> float:
     """Milliseconds of the network that has lost its smallest weights by this allocation."""
-    from repairability.deploy.runtime import accelerate
-
     copy = copy_of(model)
     apply_masks_(copy, make_masks(copy, allocation))
     return accelerate(copy, example, threads=threads).ms
 
 
-def plain_time(model: nn.Module, example: Batch, threads: int | None) -> float:
-    """Milliseconds of the unpruned network by torch, its BatchNorm folded and channels last."""
-    from repairability.deploy.runtime import accelerate
-
-    return accelerate(model, example, threads=threads).plain_ms
+def dense_time(model: nn.Module, example: Batch, threads: int | None) -> float:
+    """Milliseconds of the unpruned network, accelerated likewise: the runtime's dense kernels or torch alone, whichever
+    is faster.
+    """
+    return accelerate(model, example, threads=threads).ms

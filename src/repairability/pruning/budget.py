@@ -11,7 +11,7 @@ from torch import nn
 
 from repairability.allocation import Allocation, check_sparsity
 from repairability.calibration import CalibrationSet
-from repairability.deploy.pricing import milliseconds, plain_time, time_of
+from repairability.deploy.pricing import dense_time, milliseconds, time_of
 from repairability.errors import BudgetError, InputError, unknown
 from repairability.network.layers import Layers
 from repairability.prices import Prices
@@ -39,7 +39,7 @@ class PricedNetwork(Protocol):
 @dataclass(frozen=True)
 class Budget:
     """`share` of the prunable layers' weights, or multiply-adds (`kind`), is to go; or the network is to be `speedup`
-    times as fast as the unpruned one by torch, for one sample, accelerated on this machine with torch's threads.
+    times as fast as the unpruned one, both accelerated on this machine with torch's threads, one sample at a time.
     """
 
     share: float | None = None
@@ -70,7 +70,9 @@ class Budget:
         prices = network.macs if self.kind == "macs" else None
         return allocate(network.layers, sparsity=self.share, rule=rule, curves=curves, prices=prices, **options)
 
-    def _fast_enough(self, network: PricedNetwork, rule: RuleLike, curves: Any, options: Mapping[str, Any]) -> Allocation:
+    def _fast_enough(
+        self, network: PricedNetwork, rule: RuleLike, curves: Any, options: Mapping[str, Any]
+    ) -> Allocation:
         """The layers' own times add up to the network's but roughly, so the network of each allocation is timed (its
         smallest weights gone: which ones go does not matter to the clock) and the wish corrected by what it misses.
         """
@@ -78,7 +80,7 @@ class Budget:
         model, layers, calibration = network.model, network.layers, network.calibration
         example = next(iter(calibration.held[:1].split(1)))
         prices = milliseconds(model, layers, example)
-        goal = plain_time(model, example, None) / self.speedup
+        goal = dense_time(model, example, None) / self.speedup
         whole = sum(map(prices.full, layers.names))
         wish, best = goal, None
         for _ in range(TRIES):

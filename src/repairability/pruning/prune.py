@@ -62,8 +62,8 @@ def prune(
     only if the rule needs one and none is given as `curves`.
 
     `sparsity` is the share of the prunable weights that goes; with `budget="macs"`, of the multiply-adds with them.
-    `speedup=2.0` in its place: twice as fast as the unpruned network, one sample at a time by `accelerate` on this
-    machine with torch's threads (extra `runtime`).
+    `speedup=2.0` in its place: twice as fast as the unpruned network, both by `accelerate` on this machine with torch's
+    threads, one sample at a time (extra `runtime`).
 
     In place of a rule a ready `Allocation` is taken, which then says the sparsity. `rule="auto"` tries several rules
     and keeps the network nearest to the dense one: a call of `prune_best`.

@@ -30,10 +30,10 @@ RULES: dict[str, Rule] = {
     "global": Rule(magnitude, "global", curves=False, prunable={"over": "prunable"}),
     "erk": Rule(erk, "erk", curves=False),
     "lamp": Rule(lamp, "lamp", curves=False),
-    "raw": Rule(raw, "raw", curves=True),
-    "residual": Rule(residual, "residual", curves=True),
-    "rr": Rule(rr, "rr", curves=True),
-    "output": Rule(output, "output", curves=True, measure=OUTPUT),
+    "raw": Rule(raw, "raw", curves=True, priced=True),
+    "residual": Rule(residual, "residual", curves=True, priced=True),
+    "rr": Rule(rr, "rr", curves=True, priced=True),
+    "output": Rule(output, "output", curves=True, measure=OUTPUT, priced=True),
     "forced": Forced(forced, "forced"),
 }
 
@@ -51,7 +51,13 @@ def get_rule(rule: RuleLike) -> Rule:
     if isinstance(rule, Allocation):
         return ready(rule)
     if isinstance(rule, functools.partial) and isinstance(rule.func, Rule):
-        return Rule(rule, rule.func.name, rule.func.works_on_curves(rule.keywords), measure=rule.func.measure)
+        return Rule(
+            rule,
+            rule.func.name,
+            rule.func.works_on_curves(rule.keywords),
+            measure=rule.func.measure,
+            priced=rule.func.priced,
+        )
     return Rule(rule, name_of(rule)) if callable(rule) else named("rule", rule, RULES)
 
 
@@ -85,7 +91,7 @@ def _priced(
     """A rule that solves for prices is handed them; of any other, the sparsity whose allocation saves as much."""
     if prices is None:
         return rule(layers, target, curves, **options)
-    if "prices" in (rule.takes(options) or ()):
+    if rule.priced:
         return rule(layers, target, curves, prices=prices, **options)
     low, high = 0.0, 1.0
     plan: Allocation | None = None

@@ -19,6 +19,7 @@ class Rule:
     curves: True for a rule that works on measured curves, so that a run makes a diagnosis for it; False for one that
     does without; None for a bare function, which is handed the curves that are given and has none measured.
     measure: one that a diagnosis does not make unless it is asked to.
+    priced: it takes `prices=` and saves a share of them; of another rule, the sparsity is found that does.
     prunable: the options under which its budget is over the prunable weights, where that is not what it does anyway.
     """
 
@@ -27,9 +28,10 @@ class Rule:
     curves: bool | None = None
     prunable: Mapping[str, Any] = field(default_factory=dict)
     measure: str | None = None
+    priced: bool = False
 
     def __call__(self, layers: Layers, sparsity: float, curves: Any = None, **options: Any) -> Allocation:
-        self.check(options)
+        self.check({name: value for name, value in options.items() if not (self.priced and name == "prices")})
         return self.function(layers, sparsity, curves, **options)
 
     def check(self, options: Mapping[str, Any]) -> None:
@@ -53,7 +55,8 @@ class Rule:
         parameters = inspect.signature(self.function).parameters.values()
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             return None
-        return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
+        names = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        return tuple(name for name in names if name != "prices")  # a budget, no option
 
 
 @dataclass(frozen=True)
