@@ -38,8 +38,8 @@ REFIT: dict[str, Any] = {"rule": "erk", "score": "second_order", "repair": "reco
 INTRODUCTION = """\
 {count} networks, tiny and with random weights (`benchmarks/zoo_models.py`), each through: the doctor; a diagnosis; two
 of its layers, drawn by lot, against a network in which that layer is literally pruned (raw and residual, CR); the
-paper's recipe (rr, magnitude, cr+bn) and a refit under ERK (erk, second_order, reconstruct-all) at {sparsity:.0%}; a file
-written and read back. The strong recipe (output, alternating, rectified), `prune`'s default, is not tried here. *yes*:
+paper's recipe (rr, magnitude, cr+bn) and a refit under ERK (erk, second_order, reconstruct-all) at {sparsity:.0%}; a
+file written and read back. The strong recipe (output, alternating, rectified), `prune`'s default, is not tried. *yes*:
 it ran, every layer has exactly its zeros, the output is finite, the file gives the same network, and the user's model
 is unchanged to the last bit, mode and hook. *-*: there is nothing to try. Torchvision's detectors run here with a
 stand-in for its compiled `nms`."""
