@@ -102,7 +102,7 @@ def test_a_room_imports_lower_shelves_only(file: Path) -> None:
 def test_borrowing_and_printing_have_their_room(file: Path) -> None:
     room, found = room_of(file), set(calls(ast.parse(file.read_text())))
     borrowing = {c for c in found if c.startswith((".register_forward", ".register_full")) or c in (".train", ".eval")}
-    assert not borrowing or room == "_torch", f"{sorted(borrowing)} belong in _torch.py"
+    assert not borrowing or room == "_torch", f"{sorted(borrowing)} belong in _torch"
     assert "print" not in found or room == "cli"
     if room in NUMPY_ONLY:
         assert not any(name.split(".")[0] == "torch" for name in imports(ast.parse(file.read_text())))

@@ -17,8 +17,8 @@ from repairability import InputError, PruneConfig, allocate, apply_masks_, make_
 from repairability.network.candidates import refittable_layers
 from repairability.network.discover import FIRST_CONV, LAST_LINEAR, SKIPPED, layers_named
 from repairability.network.layers import part_of
-from test_calls import Conv1D
 from test_diagnostics import Standardised
+from test_readers import Conv1D
 from test_trace import OnDemand
 
 pytestmark = pytest.mark.filterwarnings("ignore:only .* of the parameters:UserWarning")

@@ -367,7 +367,9 @@ def test_the_strong_recipe_runs_as_a_study(tmp_path: Path) -> None:
     assert not problems
     for record in records:
         assert (record.spec.rule, record.spec.score) == ("output", "alternating")
-        assert record.result["achieved"] >= record.spec.sparsity
+        assert record.result["achieved"] == pytest.approx(
+            record.spec.sparsity, abs=0.01
+        )  # a budget is rounded by layer
         assert len(set(record.result["allocation"].values())) > 1
     assert len(list((tmp_path / "runs").rglob("curves*"))) >= 1
 

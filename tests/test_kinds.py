@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from repairability.network.kinds import CONVOLUTIONS, KINDS, LINEAR, TYPES, Kind, kind_of
-from test_calls import Conv1D
+from test_readers import Conv1D
 
 
 @pytest.mark.parametrize(

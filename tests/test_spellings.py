@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import repairability as rp
 from repairability import PruneConfig
 from repairability.network.unfold import Geometry
-from test_calls import Conv1D
+from test_readers import Conv1D
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -15,19 +15,17 @@ from repairability.calibration import CalibrationSet
 from repairability.comparison import Comparison, Distance, agreement_of_outputs, outputs_of
 from repairability.errors import InputError
 from repairability.network.batches import Batch, sample_count, to_model
-from repairability.network.layers import Layers, part_of, tensor_of
+from repairability.network.layers import Layers
 from repairability.network.outputs import picked
 from repairability.network.samples import Samples
 from repairability.progress import track
 from repairability.repairs.augment import Augment
 from repairability.repairs.repair import Repair, RepairContext
+from repairability.repairs.trained import TrainedWeights, check_precision
 from repairability.repairs.walk import IMAGES
 
 _PACED = 20
 """After so many steps it is known how many fit into the seconds."""
-
-_LEAST = 1e-2
-"""A parameter moves as if its values were of this size at least: one that is all zeros can leave it."""
 
 _KEPT = 2**26
 """So many values that the dense network puts out are kept (256 MB); where there are more, it runs in each step."""
@@ -80,13 +78,13 @@ class OutputMatching(Repair):
 
     def __call__(self, context: RepairContext) -> None:
         model, calibration = context.model, context.calibration
-        _check_precision(model, self.name)
+        check_precision(model, self.name)
         training, held = self._parts(calibration.held[: self.images])
         with channels_last_(model), evaluating(context.dense) as dense, differentiating_(model) as network:
             generator = torch.Generator().manual_seed(self.seed)
             unseen = [self._augmented(batch, generator) for batch in held.split(self.batch_size)]
             nearness = _Nearness(context, unseen, Comparison(self.loss))
-            weights = _Weights(model, context.layers)
+            weights = TrainedWeights(model, context.layers)
             start = least = nearness.measured()
             best = weights.state()
             for _ in self._training_(weights, network, context, self._batches(dense, training, calibration)):
@@ -109,7 +107,7 @@ class OutputMatching(Repair):
 
     def _training_(
         self,
-        weights: _Weights,
+        weights: TrainedWeights,
         network: nn.Module,
         context: RepairContext,
         batches: Iterator[tuple[Batch, Tensor]],
@@ -174,49 +172,6 @@ class OutputMatching(Repair):
         return batch if self.augment is None else self.augment(batch, generator)
 
 
-class _Weights:
-    """What is trained of our copy: every parameter, but not the weights that are gone."""
-
-    def __init__(self, model: nn.Module, lost: Layers) -> None:
-        self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.sizes = [_size(parameter.detach()) for parameter in self.trained]
-        self.optimizer = torch.optim.Adam([{"params": [parameter]} for parameter in self.trained])
-        self.steps = 0
-        self.gone: dict[Tensor, Tensor] = {}  # parameter -> where its weights are gone
-        for layer in lost:
-            parameter = tensor_of(model, layer.place)
-            gone = self.gone.setdefault(parameter, torch.zeros_like(parameter, dtype=torch.bool))
-            part_of(gone, layer.part).copy_(layer.weight == 0)
-
-    def step_(self, error: Tensor, rate: float) -> None:
-        self.optimizer.zero_grad()
-        error.backward()  # type: ignore[no-untyped-call]
-        for parameter, gone in self.gone.items():
-            if parameter.grad is not None:
-                parameter.grad.masked_fill_(gone, 0)
-        for group, size in zip(self.optimizer.param_groups, self.sizes, strict=True):
-            group["lr"] = rate * size
-        self.optimizer.step()
-        self.steps += 1
-        with torch.no_grad():
-            for parameter, gone in self.gone.items():
-                parameter.masked_fill_(gone, 0)
-
-    def state(self) -> list[Tensor]:
-        return [parameter.detach().clone() for parameter in self.trained]
-
-    def load_(self, state: list[Tensor]) -> None:
-        with torch.no_grad():
-            for parameter, values in zip(self.trained, state, strict=True):
-                parameter.copy_(values)
-
-
-def _size(parameter: Tensor) -> float:
-    """The root mean square of what is not zero."""
-    squares = parameter.square()
-    return max(_LEAST, float((squares.sum() / squares.count_nonzero().clamp(min=1)).sqrt()))
-
-
 class _Nearness:
     """How far our copy is from the dense network on these batches."""
 
@@ -258,12 +213,3 @@ def _kept_outputs(
 def _output(dense: nn.Module, batch: Batch, calibration: CalibrationSet) -> Tensor:
     with torch.no_grad():
         return picked(calibration.run(dense, batch))
-
-
-def _check_precision(model: nn.Module, repair: str) -> None:
-    for name, parameter in model.named_parameters():
-        if parameter.is_floating_point() and parameter.dtype not in (torch.float32, torch.float64):
-            raise InputError(
-                f"repair {repair!r} trains, and {name} is {parameter.dtype}, too coarse for small steps; "
-                "prune model.float() and convert what comes out"
-            )

@@ -115,6 +115,11 @@ class Facts:
     opaque: Counter[str] = field(default_factory=Counter)  # what was left because it is not known
     left: dict[str, str] = field(default_factory=dict)  # layers that are left, and why
 
+    def given(self, node: fx.Node, place: int = 0) -> Fact | None:
+        """Of what stands at this place among its arguments."""
+        first = node.args[place] if len(node.args) > place else None
+        return self.of.get(first) if isinstance(first, fx.Node) else None
+
     def pin(self, nodes: Sequence[fx.Node]) -> None:
         for node in nodes:
             fact = self.of.get(node)
@@ -174,6 +179,13 @@ def product_value(weight: Tensor, bias: Tensor | None, value: Tensor, foldable: 
     if bias is not None:
         total = total + bias.detach().cpu().double()
     return torch.where((reads(weight) & ~foldable).any(1), math.nan, total)
+
+
+def grouped_value(weight: Tensor, bias: Tensor | None, groups: int, value: Tensor, foldable: Tensor) -> Tensor:
+    """`product_value`, group by group."""
+    biases = [None] * groups if bias is None else bias.chunk(groups)
+    parts = zip(weight.chunk(groups), biases, value.chunk(groups), foldable.chunk(groups), strict=True)
+    return torch.cat([product_value(*part) for part in parts])
 
 
 def norm_value(module: _BatchNorm, value: Tensor) -> Tensor:

@@ -19,12 +19,14 @@ from repairability.deploy.compacting.channels import (
     Facts,
     Product,
     cuttable,
+    grouped_value,
     no_borders,
     norm_value,
     product_value,
     unknown,
 )
 from repairability.deploy.compacting.in_place import bases, writes
+from repairability.deploy.compacting.joining import PAIRS, joined, pair
 from repairability.deploy.compacting.shaping import (
     Shapes,
     argument,
@@ -54,11 +56,6 @@ SAME_NAMES = {
     *("mish", "softplus", "clamp", "neg"),
 }
 """Functions and methods that work on each number by itself."""
-
-SUMS = (operator.add, torch.add, "add")
-DIFFERENCES = (operator.sub, torch.sub, "sub")
-PRODUCTS_OF_TWO = (operator.mul, torch.mul, "mul")
-PAIRS = (*SUMS, *DIFFERENCES, *PRODUCTS_OF_TWO)
 
 FLATTENS = (torch.flatten, "flatten")
 RESHAPES = (torch.reshape, "reshape", "view")
@@ -101,14 +98,10 @@ class Reading:
             self.facts.opaque[str(kind)] += 1
         self.facts.pin(given)
 
-    def _given(self, node: fx.Node, place: int = 0) -> Fact | None:
-        first = node.args[place] if len(node.args) > place else None
-        return self.facts.of.get(first) if isinstance(first, fx.Node) else None
-
     # --- modules ------------------------------------------------------------------------------------------------------
 
     def _module(self, node: fx.Node, module: nn.Module) -> Fact | None:
-        given = self._given(node)
+        given = self.facts.given(node)
         name = str(node.target)
         if isinstance(module, (*PRODUCTS, *NORMS)):
             why = cuttable(name, module, self.graph, self.calls) or ("called in another way" if node.kwargs else "")
@@ -143,7 +136,7 @@ class Reading:
         value = unknown(weight.shape[1] * groups) if given is None else given.value
         foldable = ~value.isnan() if no_borders(module) else value == 0
         if groups > 1:
-            made = _grouped_value(weight, bias, groups, value, foldable)
+            made = grouped_value(weight, bias, groups, value, foldable)
             if given is not None and groups == len(weight) == len(value):
                 return Fact(axis, given.cells, made)
             self.facts.left[name] = "its channels are in groups"
@@ -162,12 +155,12 @@ class Reading:
     # --- functions and methods ----------------------------------------------------------------------------------------
 
     def _function(self, node: fx.Node) -> Fact | None:
-        target, given = node.target, self._given(node)
+        target, given = node.target, self.facts.given(node)
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
         if target in PAIRS:
-            return self._pair(node)
+            return pair(node, self.facts, self.shapes)
         if target in (torch.cat, torch.concat):
-            return self._joined(node)
+            return joined(node, self.facts, self.shapes)
         if given is None:
             return None
         others = [x for x in (*node.args[1:], *node.kwargs.values()) if isinstance(x, fx.Node)]
@@ -201,38 +194,6 @@ class Reading:
             return padded(node, given, self.shapes, self.facts.cells)
         return self._asked_shape(node, given, name)
 
-    def _pair(self, node: fx.Node) -> Fact | None:
-        """x + y, x - y, x y: channel by channel, or with a number."""
-        if len(node.args) != 2 or node.kwargs:
-            return None
-        one, two = (self._given(node, place) for place in (0, 1))
-        numbers = [x for x in node.args if isinstance(x, (int, float))]
-        apply: Any = (
-            operator.add if node.target in SUMS else operator.sub if node.target in DIFFERENCES else operator.mul
-        )
-        if numbers and (one or two):
-            values = [x if isinstance(x, (int, float)) else self.facts.of[x].value for x in node.args]  # type: ignore[index, union-attr]
-            return (one or two).with_value(apply(*values))  # type: ignore[union-attr]
-        if one is None or two is None:
-            return None
-        shapes = [self.shapes[x.name] for x in node.args if isinstance(x, fx.Node)]
-        if one.axis != two.axis or len(one.cells) != len(two.cells) or len(shapes[0]) != len(shapes[1]):
-            return None
-        value = apply(one.value, two.value)
-        if node.target in PRODUCTS_OF_TWO:
-            value = torch.where((one.value == 0) | (two.value == 0), 0.0, value)
-        self.facts.cells.tie(one.cells, two.cells)
-        return Fact(one.axis, one.cells, value)
-
-    def _joined(self, node: fx.Node) -> Fact | None:
-        parts: Any = node.args[0]
-        facts = [self.facts.of.get(x) for x in parts] if isinstance(parts, (list, tuple)) else []
-        axis = argument(node, 1, "dim", 0) % len(self.shapes[node.name])
-        if not facts or any(fact is None or fact.axis != axis for fact in facts):
-            return None
-        known: list[Fact] = [fact for fact in facts if fact is not None]
-        return Fact(axis, np.concatenate([f.cells for f in known]), torch.cat([f.value for f in known]))
-
     def _asked_shape(self, node: fx.Node, given: Fact, name: str) -> Fact | None:
         """How long an axis is: harmless, unless it is the channels'; one channel at least must be there to be asked."""
         rank = len(shape_in(node, self.shapes))
@@ -255,10 +216,3 @@ HARMLESS = Fact(0, np.empty(0, dtype=np.int64), unknown(0))
 
 CONSTANT = "_constant_"
 """How attributes begin that stand for a branch of one value each channel."""
-
-
-def _grouped_value(weight: Tensor, bias: Tensor | None, groups: int, value: Tensor, foldable: Tensor) -> Tensor:
-    """`product_value`, group by group."""
-    biases = [None] * groups if bias is None else bias.chunk(groups)
-    parts = zip(weight.chunk(groups), biases, value.chunk(groups), foldable.chunk(groups), strict=True)
-    return torch.cat([product_value(*part) for part in parts])

@@ -1,0 +1,34 @@
+"""All borrowing of a model: it is unwrapped, copied, run in a shadow of its own; what is borrowed beside it (the random
+state, threads) returns in `finally`.
+"""
+
+from repairability._torch.copies import batch_norms, copy_of, is_lazy, masked_names, state_digest, unwrapped
+from repairability._torch.modes import (
+    channels_last_,
+    differentiating_,
+    evaluating,
+    evaluation_mode_,
+    recalibrating_,
+    training_,
+)
+from repairability._torch.random_state import reset_weights_, seeded
+from repairability._torch.threads import threads, workers
+
+__all__ = [
+    "batch_norms",
+    "channels_last_",
+    "copy_of",
+    "differentiating_",
+    "evaluating",
+    "evaluation_mode_",
+    "is_lazy",
+    "masked_names",
+    "recalibrating_",
+    "reset_weights_",
+    "seeded",
+    "state_digest",
+    "threads",
+    "training_",
+    "unwrapped",
+    "workers",
+]

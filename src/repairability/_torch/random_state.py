@@ -1,0 +1,72 @@
+"""Random numbers by seed; the caller's random state comes back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """A block whose torch random numbers come from `seed`; the caller's random state is untouched."""
+    with _random_state_kept():
+        torch.manual_seed(seed)
+        yield
+
+
+def reset_weights_(model: nn.Module, *, seed: int) -> None:
+    """Random weights again, in our copy: every module that knows how to begin anew does."""
+    with seeded(seed), torch.no_grad():
+        for module in model.modules():
+            if callable(getattr(module, "reset_parameters", None)):
+                module.reset_parameters()  # type: ignore[operator]
+
+
+class _Lent:
+    """The random state while networks run: how many do, in all threads, and what it was before the first."""
+
+    lock = threading.Lock()
+    borrowers = 0
+    before: ClassVar[list[Tensor]] = []
+
+
+@contextmanager
+def random_state_lent() -> Iterator[None]:
+    """The random state comes back when the last of all threads that run a network is done."""
+    with _Lent.lock:
+        if not _Lent.borrowers:
+            _Lent.before = _random_state()
+        _Lent.borrowers += 1
+    try:
+        yield
+    finally:
+        with _Lent.lock:
+            _Lent.borrowers -= 1
+            if not _Lent.borrowers:
+                _set_random_state(_Lent.before)
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    before = _random_state()
+    try:
+        yield
+    finally:
+        _set_random_state(before)
+
+
+def _random_state() -> list[Tensor]:
+    """Of the CPU, and of each CUDA device where there is one in use."""
+    in_use = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if in_use else [])]
+
+
+def _set_random_state(states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if states[1:]:
+        torch.cuda.set_rng_state_all(states[1:])

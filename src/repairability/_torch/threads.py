@@ -1,0 +1,49 @@
+"""CPU threads: how many, and workers of which each computes alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import torch
+
+_BEGINNING = threading.Lock()
+"""While workers begin, the process's number of threads is theirs."""
+
+
+@contextmanager
+def workers(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads of which each computes alone. Kernels that share their work wait for the slowest thread at every step,
+    and beside another busy process that is most of the time; these only wait when all is done.
+    """
+    begun = threading.Barrier(count + 1)
+
+    def begin() -> None:
+        torch.get_num_threads()  # a thread takes over the process's number where it first asks, so ask before
+        torch.set_num_threads(1)
+        begun.wait()
+
+    pool = ThreadPoolExecutor(count, initializer=begin)
+    try:
+        with _BEGINNING:
+            before = torch.get_num_threads()
+            for _ in range(count):
+                pool.submit(int)  # a thread each: none is idle before all have begun
+            begun.wait()
+            torch.set_num_threads(before)  # for threads to come; the workers keep theirs
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Run with so many CPU threads; they decide the last bits of a sum."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
