@@ -63,16 +63,19 @@ class Budget:
         """The sparsities that a diagnosis must be ready for; of other budgets than weights, all."""
         return [self.share] if self.share is not None and self.kind == "weights" else [0.0, 0.975]
 
-    def allocation(self, network: PricedNetwork, rule: RuleLike, curves: Any, options: Mapping[str, Any]) -> Allocation:
+    def allocation(
+        self, network: PricedNetwork, rule: RuleLike, curves: Any, options: Mapping[str, Any]
+    ) -> tuple[Allocation, tuple[str, ...]]:
+        """What goes where, and what there is to say about it."""
         if self.speedup is not None:
             return self._fast_enough(network, rule, curves, options)
         assert self.share is not None
         prices = network.macs if self.kind == "macs" else None
-        return allocate(network.layers, sparsity=self.share, rule=rule, curves=curves, prices=prices, **options)
+        return allocate(network.layers, sparsity=self.share, rule=rule, curves=curves, prices=prices, **options), ()
 
     def _fast_enough(
         self, network: PricedNetwork, rule: RuleLike, curves: Any, options: Mapping[str, Any]
-    ) -> Allocation:
+    ) -> tuple[Allocation, tuple[str, ...]]:
         """The layers' own times add up to the network's but roughly, so the network of each allocation is timed (its
         smallest weights gone: which ones go does not matter to the clock) and the wish corrected by what it misses.
         """
@@ -80,7 +83,8 @@ class Budget:
         model, layers, calibration = network.model, network.layers, network.calibration
         example = next(iter(calibration.held[:1].split(1)))
         prices = milliseconds(model, layers, example)
-        goal = dense_time(model, example, None) / self.speedup
+        dense = dense_time(model, example, None)
+        goal = dense / self.speedup
         whole = sum(map(prices.full, layers.names))
         wish, best = goal, None
         for _ in range(TRIES):
@@ -99,4 +103,6 @@ class Budget:
                 break
             wish *= goal / taken
         assert best is not None
-        return best[1]
+        taken, plan = best
+        times = f"{taken:.2f} ms instead of {dense:.2f} for one sample, both accelerated"
+        return plan, (f"{dense / taken:.2f} times as fast by this allocation: {times}",)

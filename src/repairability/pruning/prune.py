@@ -204,7 +204,7 @@ class Session:
         statistics = self.statistics() if repair.needs_statistics else {}
         timings = dict(self.spent)
         with timed(timings, "allocate"):
-            plan = budget.allocation(self, rule, curves, options)
+            plan, remarks = budget.allocation(self, rule, curves, options)
         pruned = copy_of(self.model)
         lost = self.layers.subset(name for name in plan if plan.pruned(name)).on(pruned)
         # a score that looks at inputs chooses on the way of the repair, where that goes layer by layer
@@ -231,6 +231,7 @@ class Session:
             memory_mb=memory.megabytes(),
             work=self.macs.saved(plan),
             notes=(
+                *remarks,
                 *repair.notes(pruned, lost),
                 *context.remarks,
                 *(f"{x} is not pruned: {y}" for x, y in self.layers.left_out.items()),
