@@ -2,8 +2,8 @@
 
     python benchmarks/budget.py SHARED DATA [resnet18 resnet50_v1] [--speedup 2] [--recipe strong]
 
-One image at a time, torch's threads (set OMP_NUM_THREADS). The second network is pruned by the same recipe and curves to
-the weight sparsity at which its allocation is as fast. Labels are read for the accuracy alone.
+One image at a time, torch's threads (set OMP_NUM_THREADS). The second network is pruned by the same recipe and curves
+to the weight sparsity at which its allocation is as fast. Labels are read for the accuracy alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def rows_of(
     layers = rp.prunable_layers(model, batch=images[:8])
     dense = rp.accelerate(model, images[:1])
     whole = evaluate(model, batches).top1
-    rows = [(name, "dense", "", "", f"{dense.ms:.2f}", "1.00", f"{100 * whole:.2f}")]
+    rows: list[tuple[str, ...]] = [(name, "dense", "", "", f"{dense.ms:.2f}", "1.00", f"{100 * whole:.2f}")]
 
     def row(what: str, result: rp.PruneResult) -> tuple[str, ...]:
         fast = rp.accelerate(result.model, images[:1])

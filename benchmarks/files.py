@@ -1,5 +1,6 @@
 """What a pruned network takes on disk, and that nothing is lost on the way: bytes beside the entropy bound, gzip and
-zstd of the dense file; load times; equal predictions of the compacted network, the sparse files and the ONNX file.
+zstd of the dense file; load times; equal predictions of the compacted network, the sparse files, the
+runtime and the ONNX file.
 
     python benchmarks/files.py SHARED DATA [resnet20 resnet18] [--sparsities 0.9,0.95,0.98] [--test 10000]
 
@@ -36,6 +37,7 @@ SAME = (
     "images",
     "top-1",
     *VALUES,
+    "runtime",
     "compact",
     "parameters",
     "blocks",
@@ -103,6 +105,7 @@ def equal(result: rp.PruneResult, model: nn.Module, data: Data, images: Tensor, 
         return f"{int((predictions(network, data, test)[0] == expected).sum()):,}"
 
     files = [counted(rp.load(work / values, model).model.eval()) for values in VALUES]
+    files.append(counted(rp.accelerate(result.model, images[:250])))
     small = rp.compact(result.model, images[:8])
     before, after = small.parameters
     checked = torch.cat([batch for batch, _ in data.test.batches(250, limit=test)])

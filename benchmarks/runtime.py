@@ -56,7 +56,7 @@ def network(name: str, sparsity: float, rule: str) -> nn.Module:
         model: nn.Module = evaluation_mode_(timm.create_model("vit_tiny_patch16_224"))
     else:
         model = rp.create_model(name, seed=0)
-    options = {"floor": 0.0} if rule == "erk" else {}  # so that it reaches 98 %
+    options: dict[str, Any] = {"floor": 0.0} if rule == "erk" else {}  # so that it reaches 98 %
     masks = rp.make_masks(model, rp.allocate(model, sparsity=sparsity, rule=rule, **options))
     rp.apply_masks_(model, masks)
     with torch.no_grad():
