@@ -20,6 +20,7 @@ from repairability import (
     prune,
     repair_model,
 )
+from repairability.diagnostics import fitted
 from repairability.masks import apply_masks_, make_masks
 from repairability.scores import SecondOrder
 from test_sacred import complete_state, same, users_model
@@ -128,3 +129,25 @@ def test_clear_errors(model: nn.Module) -> None:
         diagnose(model, CalibrationSet(IMAGES, count=40), repair="reconstruct", observe="norm")
     with pytest.raises(InputError, match="the grid of layer 'conv1' must rise"):
         diagnose(model, CalibrationSet(IMAGES, count=40), repair="reconstruct", grid=(0.9, 0.8))
+
+
+def test_wide_filters_are_diagnosed_in_blocks_of_their_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that share no correlation: in blocks or as a whole, the curves are the same."""
+    draw = torch.Generator().manual_seed(3)
+    model = nn.Sequential(nn.Linear(12, 16), nn.Linear(16, 6), nn.Linear(6, 3)).eval()
+    with torch.no_grad():
+        for layer in model:
+            layer.weight.copy_(torch.randn(layer.weight.shape, generator=draw))
+        model[0].weight.zero_()
+        model[0].weight[:8, :6] = torch.randn(8, 6, generator=draw)  # inputs 0 to 7 of the next know nothing of 8 to 15
+        model[0].weight[8:, 6:] = torch.randn(8, 6, generator=draw)
+        model[0].bias.zero_()
+    whole = torch.eye(12).repeat(40, 1)  # equal steps in every direction: the halves are uncorrelated to the last bit
+    images = torch.cat([whole, -whole])
+    layers = prunable_layers(model, types=("linear",), skip=(), batch=images).subset(["1"])
+    settings = {"grid": [0.5, 0.8], "repair": "rectified", "score": "activation", "layers": layers}
+    straight = diagnose(model, CalibrationSet(images, 128), **settings)
+    monkeypatch.setattr(fitted, "BLOCK", 8)
+    cut = diagnose(model, CalibrationSet(images, 128), **settings)
+    assert cut.raw["1"] == pytest.approx(straight.raw["1"], rel=0.05)
+    assert cut.residual["1"] == pytest.approx(straight.residual["1"], rel=0.35)

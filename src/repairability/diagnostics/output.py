@@ -90,7 +90,7 @@ class OutputProbe:
         self.places = {name: i for i, name in enumerate(layers.names)}
         together = BATCH if PASSES * samples[1] >= FEWEST * BATCH * len(layers) else BATCH // 2
         self.batches: list[Batch] = list(calibration.held[samples[0] : samples[1]].split(together))
-        trials = max(FEWEST, PASSES * samples[1] // (together * len(layers)))  # of one layer
+        trials = max(FEWEST, int(PASSES * samples[1]) // (together * len(layers)))  # of one layer
         self.levels = min(MOST_LEVELS, trials)
         self.each = trials // self.levels
         draw = np.random.default_rng(SEED)

@@ -23,7 +23,7 @@ _COLUMNS = 2**24
 _DRAWN = 2**26
 """At most so many values of input columns are drawn and held: 256 MB in float32."""
 
-_WIDEST = 5120
+WIDEST = 5120
 """Filters with more inputs than this are fitted in blocks of them: a Gram of so many is 200 MB in float64."""
 
 FLAT_NORM = 1e-3
@@ -104,10 +104,10 @@ class Station:
             )
         return moments
 
-    def targets(self, budget: float, seed: int) -> Targets:
+    def targets(self, budget: float, seed: int, *, widest: int = WIDEST) -> Targets:
         """Input columns and the outputs wanted for them at some positions of every image, drawn by the seed: `budget`
         columns for each input of a filter (or as many as there are, or fit). Images of one batch share their positions.
-        Filters with very many inputs come in blocks of these, and then without ends.
+        Filters with more inputs than `widest` come in blocks of these, and then without ends.
         """
         groups, channels = self.layer.groups, self.layer.outputs
         filter_size = self.layer.total // channels
@@ -131,7 +131,7 @@ class Station:
             return whole.view(groups, -1, whole.shape[-1])
 
         x, y = grouped(columns), grouped(outputs)
-        blocks = _blocks(filter_size, self.layer.name)
+        blocks = _blocks(filter_size, self.layer.name, widest)
         if blocks > 1:
             return Targets(x, y).in_blocks(self.dense.filters(), blocks)
         if self.flat is not None and not self.flat.summed:  # the same ends everywhere
@@ -164,15 +164,17 @@ class Station:
         return torch.where(dead, -infinite, low), torch.where(dead, infinite, high)
 
 
-def _blocks(inputs: int, layer: str) -> int:
-    """Into how many equal blocks the inputs of a filter are cut, so that a Gram fits."""
-    if inputs <= _WIDEST:
-        return 1
-    counts = range(-(-inputs // _WIDEST), inputs // 64 + 1)
+def _blocks(inputs: int, layer: str, widest: int) -> int:
+    """Into how many equal blocks the inputs of a filter are cut, so that none is wider; not at all where there is no
+    such number and a Gram of them all fits.
+    """
+    counts = range(-(-inputs // widest), inputs // 64 + 1)
     blocks = next((count for count in counts if inputs % count == 0), None)
+    if inputs <= widest or (blocks is None and inputs <= WIDEST):
+        return 1
     if blocks is None:
         raise InputError(
-            f"the filters of layer {layer!r} have {inputs:,} inputs, more than {_WIDEST:,}, and cannot be cut into "
+            f"the filters of layer {layer!r} have {inputs:,} inputs, more than {WIDEST:,}, and cannot be cut into "
             "equal blocks: skip it, or repair without a fit"
         )
     return blocks
