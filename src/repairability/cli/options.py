@@ -96,9 +96,7 @@ class Network:
     def build(self, seed: int = 0, device: torch.device | str = "cpu", *, layers_only: bool = False) -> nn.Module:
         """Random weights are mentioned, unless only the layers are asked for: on images such a network means little."""
         if self.weights == rp.training.TRAINED:
-            if self.model != "digits":
-                hint = "see `repairability finetune --help`"
-                raise InputError(f"only digits is trained on the spot, not {self.model}; {hint}")
+            rp.training.check_trained(self.model, num_classes=self.num_classes)
             return rp.training.digits_network(rp.load_data("digits")).to(device)
         if self.weights is None and not layers_only:
             more = ", or 'trained'" if self.model == "digits" else ""
