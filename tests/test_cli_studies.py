@@ -100,15 +100,15 @@ def test_a_part_then_the_rest(small: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_failures_are_said(small: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = Path(small).read_text().replace("[0.8, 0.9]", "[0.8, 0.999]")
-    Path(small).write_text(text)
+    text = Path(small).read_text(encoding="utf-8").replace("[0.8, 0.9]", "[0.8, 0.999]")
+    Path(small).write_text(text, encoding="utf-8")
     code, out, err = run(capsys, "sweep", small, "--only", "rule=erk")
     assert code == 1
     assert "1 failed" in out
     assert "BudgetError" in err
     code, _, err = run(capsys, "report", "--store", "runs", "--out", "page.html")
     assert code == 0, err
-    assert "BudgetError" in Path("page.html").read_text()
+    assert "BudgetError" in Path("page.html").read_text(encoding="utf-8")
 
 
 def test_an_archive_says_what_its_store_said(small: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from repairability.errors import InputError
 
-
 _LONGEST = 200
 """Bytes of a name: systems take 255, and a suffix of ours must fit."""
 
@@ -99,9 +98,9 @@ def read_sealed(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a file, or an error that names it."""
+    """The text of a file, its line ends as they are, or an error that names it."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_bytes().decode("utf-8")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

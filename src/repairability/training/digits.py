@@ -49,7 +49,9 @@ def check_trained(model: str, data: str = "digits", num_classes: int | None = No
     if model != "digits":
         raise InputError(f"only digits is trained on the spot, not {model}; see `repairability finetune --help`")
     if data != "digits":
-        raise InputError(f"weights {TRAINED!r} are trained on digits, not on {data}; see `repairability finetune --help`")
+        raise InputError(
+            f"weights {TRAINED!r} are trained on digits, not on {data}; see `repairability finetune --help`"
+        )
     if num_classes not in (None, DIGITS_CLASSES):
         raise InputError(f"weights {TRAINED!r} are for {DIGITS_CLASSES} classes, not for {num_classes}")
 
