@@ -8,7 +8,7 @@ import stat
 import tempfile
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from repairability.errors import InputError
+from repairability.errors import InputError, PlaceError
 
 _LONGEST = 200
 """Bytes of a name: systems take 255, and a suffix of ours must fit."""
@@ -24,7 +24,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".part")
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+        raise PlaceError(f"cannot write {path}: {error.strerror}") from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -35,7 +35,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise InputError(f"cannot write {path}: {error.strerror}") from error
+            raise PlaceError(f"cannot write {path}: {error.strerror}") from error
         raise
 
 
@@ -81,7 +81,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+        raise PlaceError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
 def write_sealed(path: str | os.PathLike[str], content: bytes) -> None:

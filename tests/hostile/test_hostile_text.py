@@ -23,7 +23,7 @@ rule = "erk"
 count = 8
 test_images = 8
 """
-DOCUMENT = "# Größe ± 1 – 猫\n\n<!-- study größe -->\nold\n<!-- end -->\n"
+DOCUMENT = "# Größe ± 1 猫\n\n<!-- study größe -->\nold\n<!-- end -->\n"
 SCRIPT = """
 import sys, warnings
 from repairability.cli import main
@@ -52,7 +52,7 @@ def test_no_verb_asks_the_locale(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, env=settings, capture_output=True, check=False)
         assert done.returncode == 0, (verb, done.stderr.decode())
     renewed = (tmp_path / "document.md").read_bytes().decode("utf-8")
-    assert renewed.startswith("# Größe ± 1 – 猫\n\n<!-- study größe -->\n")
+    assert renewed.startswith("# Größe ± 1 猫\n\n<!-- study größe -->\n")
     assert "old" not in renewed
 
 

@@ -157,15 +157,10 @@ class Machine:
 
     def ready(self) -> torch.device:
         """The device, once it is known to be there; the threads are set."""
-        import torch
+        from repairability._torch import device_of
 
         use_threads(self.threads)
-        try:
-            device = torch.device(self.device)
-            torch.empty(1, device=device)
-        except (RuntimeError, AssertionError) as error:
-            raise InputError(f"device {self.device!r} is not available here: {str(error).splitlines()[0]}") from error
-        return device
+        return device_of(self.device)
 
 
 def draws(seed: int, seeds: int) -> range:

@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from pydantic.dataclasses import dataclass
 
 from repairability._files import make_folder, read_sealed, write_atomically, write_sealed
-from repairability.errors import InputError
+from repairability.errors import InputError, PlaceError
 from repairability.experiments.spec import RunSpec, plain, read_as
 from repairability.experiments.study import StudyEntry
 from repairability.tables import frame_of
@@ -158,6 +158,8 @@ class Store:
             lock.acquire(blocking=False)
         except Timeout:
             return None
+        except OSError as error:
+            raise PlaceError(f"cannot lock {lock.lock_file}: {error.strerror}") from error
         return lock
 
     def cached(self, kind: str, key: str, compute: Callable[[], bytes]) -> bytes:
