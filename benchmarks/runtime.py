@@ -226,5 +226,5 @@ if __name__ == "__main__":
                         print(table(new), flush=True)
                         gc.collect()
                         if given.out:
-                            given.out.write_text(json.dumps(found, indent=1))
+                            given.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
     print(table(found))

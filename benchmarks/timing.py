@@ -24,7 +24,9 @@ def machine() -> str:
     """What a figure must carry: the processor, the threads, the versions."""
     info = Path("/proc/cpuinfo")
     names = (
-        [x.split(":")[1].strip() for x in info.read_text().splitlines() if "model name" in x] if info.exists() else []
+        [x.split(":")[1].strip() for x in info.read_text(encoding="utf-8").splitlines() if "model name" in x]
+        if info.exists()
+        else []
     )
     processor = names[0] if names else platform.processor()
     return f"{processor}, {torch.get_num_threads()} threads, torch {torch.__version__}"

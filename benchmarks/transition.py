@@ -137,4 +137,4 @@ if __name__ == "__main__":
         columns = ("network", "detector", "seed", "core, %", "band, %", "null", "core to half-way", "dense passes")
         print(Table(columns, table, machine()), flush=True)
     if given.out:
-        given.out.write_text(json.dumps(table))
+        given.out.write_text(json.dumps(table), encoding="utf-8")

@@ -89,7 +89,7 @@ def calls(tree: ast.AST) -> Iterator[str]:
 def test_a_room_imports_lower_shelves_only(file: Path) -> None:
     room = room_of(file)
     assert room in SHELF, f"{room} stands on no shelf; give it one here and in docs/architecture.md"
-    tree = ast.parse(file.read_text())
+    tree = ast.parse(file.read_text(encoding="utf-8"))
     for name in imports(tree):
         parts = name.split(".")
         if parts[0] != "repairability" or len(parts) < 2 or parts[1] == room:
@@ -100,24 +100,26 @@ def test_a_room_imports_lower_shelves_only(file: Path) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
 def test_borrowing_and_printing_have_their_room(file: Path) -> None:
-    room, found = room_of(file), set(calls(ast.parse(file.read_text())))
+    room, found = room_of(file), set(calls(ast.parse(file.read_text(encoding="utf-8"))))
     borrowing = {c for c in found if c.startswith((".register_forward", ".register_full")) or c in (".train", ".eval")}
     assert not borrowing or room == "_torch", f"{sorted(borrowing)} belong in _torch"
     assert "print" not in found or room == "cli"
     if room in NUMPY_ONLY:
-        assert not any(name.split(".")[0] == "torch" for name in imports(ast.parse(file.read_text())))
+        assert not any(name.split(".")[0] == "torch" for name in imports(ast.parse(file.read_text(encoding="utf-8"))))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
 def test_optional_dependencies_enter_in_one_file_each(file: Path) -> None:
-    for name in imports(ast.parse(file.read_text())):
+    for name in imports(ast.parse(file.read_text(encoding="utf-8"))):
         package = name.split(".")[0]
         assert room_of(file) == OPTIONAL.get(package, room_of(file)), f"import {package} through {OPTIONAL[package]}"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(SOURCE)))
 def test_the_library_knows_nothing_of_the_reproduction(file: Path) -> None:
-    assert not [name for name in imports(ast.parse(file.read_text())) if name.split(".")[0] == "reproduction"]
+    assert not [
+        name for name in imports(ast.parse(file.read_text(encoding="utf-8"))) if name.split(".")[0] == "reproduction"
+    ]
 
 
 def test_no_two_types_have_one_name() -> None:

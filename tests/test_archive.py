@@ -82,14 +82,14 @@ def test_a_record_comes_back_field_by_field(tmp_path: Path) -> None:
         assert list(back.result.get("allocation", {})) == list(record.result.get("allocation", {}))
         assert back.provenance == rounded(about)
     ((entry, of_study),) = read_studies(tmp_path / "kept")[0]
-    assert entry == Store(tmp_path / "runs").studies()[0]
+    assert entry == Store(tmp_path / "runs").studies()[0][0]
     assert [record.run_id for record in of_study] == [record.run_id for record in records]
 
 
 def test_an_archive_of_an_archive_is_the_same(tmp_path: Path) -> None:
     first = write_archive(stored(odd_records(), tmp_path / "runs"), tmp_path / "kept")
     again = stored(list(read_archive(tmp_path / "kept")[1].values()), tmp_path / "copied")
-    (entry,) = Store(tmp_path / "runs").studies()
+    ((entry,), _) = Store(tmp_path / "runs").studies()
     again.write_study(entry)
     second = write_archive(again, tmp_path / "again")
     assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]

@@ -58,7 +58,7 @@ def test_the_transfer_recipe(place: Path, capsys: pytest.CaptureFixture[str]) ->
     before, after = source.state_dict(), net.state_dict()
     assert torch.equal(after["layer2.2.bn2.running_var"], before["layer2.2.bn2.running_var"])
     assert not torch.equal(after["layer3.0.conv1.weight"], before["layer3.0.conv1.weight"])
-    record = json.loads(Path("net.json").read_text())
+    record = json.loads(Path("net.json").read_text(encoding="utf-8"))
     assert [x["epoch"] for x in record["curve"]] == [1, 2]
     assert record["weights"] == "ten.safetensors"
     assert "commit" in record["provenance"]
@@ -70,7 +70,7 @@ def test_from_scratch_as_json_in_half_precision(place: Path, capsys: pytest.Capt
     code, out, _ = run(capsys, *SCRATCH, "--json", "--half", "--evaluate", "0", "--no-augment", "--seed", "4")
     assert code == 0
     record = json.loads(out)
-    assert record == json.loads(Path("net.json").read_text())
+    assert record == json.loads(Path("net.json").read_text(encoding="utf-8"))
     assert record["frozen"] == []
     assert record["curve"][-1]["test_top1"] is None
     stored = load_file("net.safetensors")
@@ -124,7 +124,7 @@ def test_the_same_command_continues_after_ctrl_c(
     assert code == 0
     assert "epoch 1 of 2" not in err
     assert Path("net.safetensors").read_bytes() == whole
-    assert [x["epoch"] for x in json.loads(Path("net.json").read_text())["curve"]] == [1, 2]
+    assert [x["epoch"] for x in json.loads(Path("net.json").read_text(encoding="utf-8"))["curve"]] == [1, 2]
     assert files(place) == {"net.safetensors", "net.json"}
 
 

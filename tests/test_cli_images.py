@@ -36,7 +36,7 @@ def test_diagnose_feeds_allocate_prune_and_report(place: Path, capsys: pytest.Ca
     code, out, _ = run(capsys, "diagnose", *DIGITS, "--out", "d.json", "--grid", "0.7,0.9,0.975")
     assert code == 0
     assert "layer3.1.conv2" in out
-    found = Diagnosis.from_json(Path("d.json").read_text())
+    found = Diagnosis.from_json(Path("d.json").read_text(encoding="utf-8"))
     assert found.rr.grid["layer1.0.conv1"].tolist() == [0.7, 0.9, 0.975]
     code, out, _ = run(capsys, "allocate", "digits", "-s", "0.9", "-r", "rr", "--curves", "d.json", "--json")
     assert json.loads(out)["rule"] == "rr"
@@ -45,7 +45,7 @@ def test_diagnose_feeds_allocate_prune_and_report(place: Path, capsys: pytest.Ca
     assert (json.loads(out)["recipe"], json.loads(out)["rule"]) == ("paper", "rr")
     code, out, _ = run(capsys, "report", "d.json", "--out", "page.html")
     assert code == 0
-    assert "<html" in Path("page.html").read_text()[:500]
+    assert "<html" in Path("page.html").read_text(encoding="utf-8")[:500]
 
 
 def test_diagnose_as_csv_and_json(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,7 +53,7 @@ def test_diagnose_as_csv_and_json(place: Path, capsys: pytest.CaptureFixture[str
         capsys, "diagnose", *DIGITS, "--out", "d.csv", "--json", "--observe", "norm", "--only", "layer3.*"
     )
     assert code == 0
-    assert Diagnosis.from_csv(Path("d.csv").read_text()) == Diagnosis.from_json(out)
+    assert Diagnosis.from_csv(Path("d.csv").read_text(encoding="utf-8")) == Diagnosis.from_json(out)
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_prune_writes_a_checkpoint_that_evaluate_reads(place: Path, capsys: pyte
     assert 0 <= found["agreement"]["same"] <= 1
     way = {"recipe": "paper with rule erk", "rule": "erk", "score": "magnitude", "repair": "cr+bn"}
     assert found["checkpoint"] == {**way, "sparsity": pytest.approx(0.8, abs=0.01)}
-    assert json.loads(Path("e.json").read_text()) == found
+    assert json.loads(Path("e.json").read_text(encoding="utf-8")) == found
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_detect_over_draws(place: Path, capsys: pytest.CaptureFixture[str]) -> N
     found = json.loads(out)
     assert len(found["draws"]) == 2
     assert set(found["consensus"]["votes"]) == {"0.9", "0.93", "0.96"}
-    assert json.loads(Path("t.json").read_text()) == found
+    assert json.loads(Path("t.json").read_text(encoding="utf-8")) == found
     code, out, _ = run(capsys, *given)
     assert "over 2 draws: stable core" in out
 
@@ -138,7 +138,7 @@ def test_detect_by_agreement_as_a_page(place: Path, capsys: pytest.CaptureFixtur
     code, out, _ = run(capsys, *given)
     assert code == 0
     assert "chance" in out
-    assert "Transition of digits" in Path("t.html").read_text()
+    assert "Transition of digits" in Path("t.html").read_text(encoding="utf-8")
 
 
 DRY = ["prune", *DIGITS, "-s", "0.9", "--dry-run"]
@@ -344,7 +344,7 @@ def test_ctrl_c_in_each_stage_leaves_nothing_half_written(
 def test_a_full_disk(
     verb: str, place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("record.json").write_text(ReportData(title="t", model="m", data="d").to_json())
+    Path("record.json").write_text(ReportData(title="t", model="m", data="d").to_json(), encoding="utf-8")
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

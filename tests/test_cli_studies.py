@@ -62,8 +62,8 @@ def test_the_page_of_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert code == 0, err
     text = page.read_text()
     shown = html.unescape(text).replace("\N{NO-BREAK SPACE}", " ")
-    assert len(Store(store).studies()) == 2
-    assert all(entry.title in shown for entry in Store(store).studies())
+    assert len(Store(store).studies()[0]) == 2
+    assert all(entry.title in shown for entry in Store(store).studies()[0])
     assert "<img" in text or "<svg" in text
     assert "http://" not in text.replace("http://www.w3.org", "")
     assert f"wrote {page}" in out
@@ -89,26 +89,26 @@ def test_a_part_then_the_rest(small: str, capsys: pytest.CaptureFixture[str]) ->
     code, out, _ = run(capsys, "sweep", small, "--only", "rule=rr", "--limit", "1", "--json")
     assert code == 0
     assert {k: json.loads(out)[k] for k in ("total", "done", "left")} == {"total": 2, "done": 1, "left": 1}
-    assert len(Store("runs").studies()[0].run_ids) == 2
+    assert len(Store("runs").studies()[0][0].run_ids) == 2
     code, out, _ = run(capsys, "sweep", small)
     assert code == 0
     run(capsys, "sweep", small, "--only", "rule=rr")
     assert "small: 6 runs, 1 known, 5 done now, 0 done elsewhere, 0 failed, 0 left; records in runs" in out
     assert "top-1 accuracy" in out
-    (entry,) = Store("runs").studies()
+    ((entry,), _) = Store("runs").studies()
     assert len(entry.run_ids) == 6
 
 
 def test_failures_are_said(small: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = Path(small).read_text().replace("[0.8, 0.9]", "[0.8, 0.999]")
-    Path(small).write_text(text)
+    text = Path(small).read_text(encoding="utf-8").replace("[0.8, 0.9]", "[0.8, 0.999]")
+    Path(small).write_text(text, encoding="utf-8")
     code, out, err = run(capsys, "sweep", small, "--only", "rule=erk")
     assert code == 1
     assert "1 failed" in out
     assert "BudgetError" in err
     code, _, err = run(capsys, "report", "--store", "runs", "--out", "page.html")
     assert code == 0, err
-    assert "BudgetError" in Path("page.html").read_text()
+    assert "BudgetError" in Path("page.html").read_text(encoding="utf-8")
 
 
 def test_an_archive_says_what_its_store_said(small: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ def test_the_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     names: dict[str, object] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
             exec(compile(block, page.name, "exec"), names)
     if page.name == "README.md":
         assert (tmp_path / "pruned.safetensors").exists()
@@ -47,7 +47,7 @@ def test_the_make_targets_exist() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_files_it_names_exist(page: Path) -> None:
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     for name in re.findall(r"`((?:docs|benchmarks|tests|studies)/[\w./]*|[A-Z]+\.md|CITATION\.cff)`", text):
         assert (ROOT / name).exists(), name
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):

@@ -240,7 +240,7 @@ def test_tables_download_as_csv(page: Any) -> None:
         with page.expect_download() as waiting:
             page.locator(f"[data-csv='{name}']").click()
         assert waiting.value.suggested_filename == f"{name}.csv"
-        text = Path(waiting.value.path()).read_text()
+        text = Path(waiting.value.path()).read_text(encoding="utf-8")
         assert text == named_csv(synthetic())[name]
         assert len(list(csv.DictReader(io.StringIO(text)))) > 1
 

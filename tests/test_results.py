@@ -43,7 +43,7 @@ def test_results_are_small(results: Studies) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: file.name)
 def test_the_tables_are_what_results_say(document: Path, results: Studies) -> None:
-    assert with_tables(document.read_text(), results, document.name)[1] == []
+    assert with_tables(document.read_text(encoding="utf-8"), results, document.name)[1] == []
 
 
 def test_the_figures_are_what_results_draw(results: Studies) -> None:
@@ -90,7 +90,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_archive(store, Path("kept"))
     Path("page.md").write_text(
         f"# Words\n\n<!-- study main_results -->\n<!-- end -->\nMore.\n\n  <!-- study fine_transition 2 -->\nold\n"
-        f"<!-- end -->\n\n```\n<!-- study none -->\n```\n\n![Sweep](figures/{FIGURE}.svg)\n"
+        f"<!-- end -->\n\n```\n<!-- study none -->\n```\n\n![Sweep](figures/{FIGURE}.svg)\n",
+        encoding="utf-8",
     )
     return tmp_path
 
@@ -128,10 +129,10 @@ def test_the_list_of_studies(place: Path, capsys: pytest.CaptureFixture[str]) ->
     assert table["rows"][2] == ["third", "Third", "2", "0", "1", "1", "0.03"]
     assert table["rows"][0][2:] == ["12", "12", "0", "0", "0.40"]  # 120 seconds each
     assert table["caption"].startswith("13 runs in all, 1 of them failed, 0.43 hours")
-    Path("list.md").write_text("<!-- studies -->\n<!-- end -->\n")
+    Path("list.md").write_text("<!-- studies -->\n<!-- end -->\n", encoding="utf-8")
     code, _, err = call(capsys, "renew", "list.md", "--store", "runs")
     assert code == 0, err
-    assert "| third | Third | 2 | 0 | 1 | 1 | 0.03 |" in Path("list.md").read_text()
+    assert "| third | Third | 2 | 0 | 1 | 1 | 0.03 |" in Path("list.md").read_text(encoding="utf-8")
 
 
 def test_the_tables_of_one_section(studies: Studies) -> None:
@@ -213,17 +214,17 @@ def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
 
 
 def test_a_document_is_renewed_and_checked(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = Path("page.md").read_text()
+    before = Path("page.md").read_text(encoding="utf-8")
     code, out, _ = call(capsys, "renew", "page.md", "--store", "kept", "--check")
     assert code == 1
     assert "out of date in page.md: study main_results, study fine_transition 2" in out
     assert f"figure {FIGURE}" in out
-    assert Path("page.md").read_text() == before
+    assert Path("page.md").read_text(encoding="utf-8") == before
     assert not Path("figures").exists()
     code, out, err = call(capsys, "renew", "page.md", "page.md", "--store", "kept")
     assert code == 0, err
     assert "renewed in page.md" in out
-    text = Path("page.md").read_text()
+    text = Path("page.md").read_text(encoding="utf-8")
     assert "| CIFAR100 | 95 % | ours |" in text
     assert text.startswith("# Words\n\n<!-- study main_results -->\n\n**Recovered")
     assert "old" not in text.split("<!-- study fine_transition 2 -->")[1].split("\n")
@@ -232,7 +233,9 @@ def test_a_document_is_renewed_and_checked(place: Path, capsys: pytest.CaptureFi
     assert json.loads(out)["outdated"] == {}
     svg = Path("figures") / f"{FIGURE}.svg"
     svg.write_bytes(svg.read_bytes() + b"\n")
-    Path("page.md").write_text(text.replace("| CIFAR100 | 95 % | ours | ", "| CIFAR100 | 95 % | ours | 9"))
+    Path("page.md").write_text(
+        text.replace("| CIFAR100 | 95 % | ours | ", "| CIFAR100 | 95 % | ours | 9"), encoding="utf-8"
+    )
     code, out, _ = call(capsys, "renew", "page.md", "--store", "kept", "--check", "--json")
     assert code == 1
     assert json.loads(out)["outdated"] == {"page.md": ["study main_results"], str(svg): [f"figure {FIGURE}"]}

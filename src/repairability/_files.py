@@ -1,35 +1,73 @@
-"""Writing files so that nobody ever sees half of one."""
+"""Writing files so that nobody ever sees half of one, and nowhere but where the user said."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from repairability.errors import InputError
+from repairability.errors import InputError, PlaceError
+
+_LONGEST = 200
+"""Bytes of a name: systems take 255, and a suffix of ours must fit."""
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write beside `path`, sync, rename. On any failure (full disk, Ctrl-C) `path` is as it was before."""
-    target = Path(path)
+    """Write beside `path`, sync, rename. On any failure (full disk, Ctrl-C) `path` is as it was before.
+
+    A link is followed, a file that is replaced keeps its mode; devices, pipes and folders are no files to replace.
+    """
     data = content.encode("utf-8") if isinstance(content, str) else content
+    target, mode = _writable(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".part")
     except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror}") from error
+        raise PlaceError(f"cannot write {path}: {error.strerror}") from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; ours are ordinary ones
+        os.chmod(temporary, mode)
         os.replace(temporary, target)
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise InputError(f"cannot write {target}: {error.strerror}") from error
+            raise PlaceError(f"cannot write {path}: {error.strerror}") from error
         raise
+
+
+def _writable(path: str | os.PathLike[str]) -> tuple[Path, int]:
+    """The file behind links, and the mode it has; one that is yet to be gets that of ordinary files."""
+    try:
+        target = Path(path).resolve()
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return target, 0o666 & ~_umask()
+    except (OSError, ValueError, RuntimeError) as error:  # no permission; a NUL in the name; links in a circle
+        raise InputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+    if not stat.S_ISREG(mode):
+        raise InputError(f"cannot write {path}: it is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, not a file")
+    return target, stat.S_IMODE(mode)
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def check_name(name: str) -> str:
+    """A name from a file of somebody's, which may become one part of a path and never leads elsewhere."""
+    bare = PurePosixPath(name).name == PureWindowsPath(name).name == name
+    if not bare or name in ("", ".", "..") or not name.isprintable() or len(name.encode()) > _LONGEST:
+        raise InputError(f"{name[:_LONGEST]!r} is no name: it would be part of a path")
+    return name
 
 
 def _umask() -> int:
@@ -43,7 +81,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+        raise PlaceError(f"cannot make the folder {folder}: {error.strerror}") from error
 
 
 def write_sealed(path: str | os.PathLike[str], content: bytes) -> None:
@@ -60,9 +98,9 @@ def read_sealed(path: str | os.PathLike[str]) -> bytes:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """The text of a file, or an error that names it."""
+    """The text of a file, its line ends as they are, or an error that names it."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_bytes().decode("utf-8")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -14,6 +14,12 @@ class InputError(RepairabilityError, ValueError):
     """An argument, a model or a file does not say what it must say."""
 
 
+class PlaceError(InputError):
+    """The machine fails, not what was asked of it: a full disk, a device that is not there. Elsewhere, or later, the
+    same would do.
+    """
+
+
 class UnknownError(InputError, KeyError):
     """A name nobody knows; also a KeyError, so that mappings keep their manners."""
 
@@ -29,6 +35,27 @@ class MissingExtraError(RepairabilityError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; install it with: pip install 'repairability[{extra}]'")
+
+
+_MACHINE = ("out of memory", "can't allocate memory", "CUDA error", "No space left on device")
+"""What torch's errors say, which are RuntimeErrors, where the machine is meant."""
+
+
+def of_the_place(error: BaseException) -> bool:
+    """Whether an error, or what it came from, says something of the machine and nothing of what was asked.
+
+    An OSError of the system has a number; without one it is a library's word for content that it cannot read.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, (PlaceError, MissingExtraError, MemoryError)):
+            return True
+        if isinstance(seen, OSError) and (seen.errno is not None or type(seen).__module__.startswith("urllib")):
+            return True
+        if isinstance(seen, RuntimeError) and any(words in str(seen) for words in _MACHINE):
+            return True
+        seen = seen.__cause__
+    return False
 
 
 def first_line(error: BaseException) -> str:

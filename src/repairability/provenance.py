@@ -34,7 +34,7 @@ def hardware() -> str:
     """The processor, its threads in use, and the accelerator if there is one."""
     processor = platform.processor() or platform.machine()
     with suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         processor = next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
     parts = [processor, f"{torch.get_num_threads()} threads"]
     if torch.cuda.is_available():
@@ -53,7 +53,7 @@ def timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 def forget_peak_memory() -> None:
     """Linux forgets a process's peak when asked; elsewhere the peak is that of all runs so far."""
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def peak_memory() -> float | None:
@@ -87,7 +87,7 @@ class MemoryGrowth:
 def _status(line: str) -> float | None:
     """Of this process, by Linux, in MB."""
     with suppress(OSError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
         return round(next(int(x.split()[1]) for x in lines if x.startswith(line)) / 1024, 1)
     return None
 
@@ -104,8 +104,8 @@ def _commit() -> str:
     folder = Path(__file__).parent
     git = ["git", "-C", str(folder)]
     try:
-        commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
-        changed = subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, text=True, check=True)
+        commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, check=True)
+        changed = subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return "none (not a checkout)"
-    return commit.stdout.strip() + (" (changed)" if changed.stdout.strip() else "")
+    return commit.stdout.decode().strip() + (" (changed)" if changed.stdout.strip() else "")

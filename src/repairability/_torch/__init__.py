@@ -3,6 +3,7 @@ state, threads) returns in `finally`.
 """
 
 from repairability._torch.copies import batch_norms, copy_of, is_lazy, masked_names, state_digest, unwrapped
+from repairability._torch.devices import device_of
 from repairability._torch.modes import (
     channels_last_,
     differentiating_,
@@ -18,6 +19,7 @@ __all__ = [
     "batch_norms",
     "channels_last_",
     "copy_of",
+    "device_of",
     "differentiating_",
     "evaluating",
     "evaluation_mode_",

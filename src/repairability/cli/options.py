@@ -96,9 +96,7 @@ class Network:
     def build(self, seed: int = 0, device: torch.device | str = "cpu", *, layers_only: bool = False) -> nn.Module:
         """Random weights are mentioned, unless only the layers are asked for: on images such a network means little."""
         if self.weights == rp.training.TRAINED:
-            if self.model != "digits":
-                hint = "see `repairability finetune --help`"
-                raise InputError(f"only digits is trained on the spot, not {self.model}; {hint}")
+            rp.training.check_trained(self.model, num_classes=self.num_classes)
             return rp.training.digits_network(rp.load_data("digits")).to(device)
         if self.weights is None and not layers_only:
             more = ", or 'trained'" if self.model == "digits" else ""
@@ -159,15 +157,10 @@ class Machine:
 
     def ready(self) -> torch.device:
         """The device, once it is known to be there; the threads are set."""
-        import torch
+        from repairability._torch import device_of
 
         use_threads(self.threads)
-        try:
-            device = torch.device(self.device)
-            torch.empty(1, device=device)
-        except (RuntimeError, AssertionError) as error:
-            raise InputError(f"device {self.device!r} is not available here: {str(error).splitlines()[0]}") from error
-        return device
+        return device_of(self.device)
 
 
 def draws(seed: int, seeds: int) -> range:

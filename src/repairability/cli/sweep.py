@@ -32,11 +32,14 @@ class Execution:
     device: str = options.DEVICE
 
     def build(self) -> Executor:
+        from repairability._torch import device_of
         from repairability.experiments import EXECUTORS
 
         if self.workers < 1 or self.retries < 0:
             numbers = f"{self.workers} and {self.retries}"
             raise InputError(f"--workers must be at least 1 and --retries at least 0, not {numbers}")
+        if self.executor != "ray":  # a cluster's machines have devices of their own
+            device_of(self.device)
         return named("executor", self.executor, EXECUTORS)(**vars(self))
 
 
@@ -91,14 +94,16 @@ def verb(
     finished, problems = records.read_all(records.members(study.name))
     tables = study_section(study.sections, finished, smoke=study.smoke).tables
     problems = [*progress.problems, *problems]
-    counts = {name: getattr(progress, name) for name in ("total", "known", "done", "elsewhere", "failed", "left")}
+    counts = {
+        name: getattr(progress, name) for name in ("total", "known", "done", "elsewhere", "failed", "open", "left")
+    }
     about = {"study": study.name, "store": store, **counts, "copied": copied, "problems": problems, "tables": tables}
     from_archive = f" ({copied} copied from {known})" if copied else ""
     line = (
         f"\n{study.name}: {progress.total} runs, {progress.known} known{from_archive}, {progress.done} done now, "
         f"{progress.elsewhere} done elsewhere, {progress.failed} failed, {progress.left} left; records in {store}"
     )
-    return Answer(about, [*tables, line], problems, code=int(progress.failed > 0))
+    return Answer(about, [*tables, line], problems, code=int(progress.failed + progress.open > 0))
 
 
 def _plan(study: Study, jobs: list[Job], store: Store, archived: dict[str, Record]) -> Answer:

@@ -34,13 +34,13 @@ def write_archive(store: Store, folder: Path) -> list[Path]:
         raise InputError(f"{store.folder} is an archive already; archive takes a store")
     if not store.folder.is_dir():
         raise InputError(f"there is no store at {store.folder}")
-    entries = store.studies()
+    entries, odd = store.studies()
     studies = [entry for entry in entries if not entry.smoke]
     wanted = {run_id for entry in studies for run_id in entry.run_ids}
     smoke = {run_id for entry in entries if entry.smoke for run_id in entry.run_ids} - wanted
     records, problems = store.read_all()
-    if problems:
-        raise InputError(f"the store has damaged records; run their studies again: {'; '.join(problems)}")
+    if odd or problems:
+        raise InputError(f"the store has damaged records; run their studies again: {'; '.join([*odd, *problems])}")
     kept = [record for record in records if record.run_id not in smoke]
     if not kept:
         raise InputError(f"{store.folder} has no runs to archive ({len(records)} of smoke studies)")
@@ -76,7 +76,8 @@ def read_studies(folder: Path, chosen: Sequence[str] = ()) -> tuple[list[StudyRe
     if is_archive(folder):
         entries, records = read_archive(folder)
     elif folder.is_dir():
-        entries, (whole, problems) = Store(folder).studies(), Store(folder).read_all()
+        (entries, odd), (whole, problems) = Store(folder).studies(), Store(folder).read_all()
+        problems = [*odd, *problems]
         records = {record.run_id: record for record in whole}
     else:
         raise InputError(f"there is no store at {folder}")

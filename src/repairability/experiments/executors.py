@@ -1,8 +1,9 @@
 """Where jobs run: in this process, in local processes, or on a Ray cluster. One verb: run(function, jobs).
 
-`function` is a module-level function from a plain dict to a plain dict. `jobs` is asked for the next job when there is
+`function` is a module-level function from a plain dict to a plain dict, or to the reason, as text, why there is no
+result. `jobs` is asked for the next job when there is
 room for it, and answers None when there is none just now. Each executor yields (job, result), in the order in which
-they end; a result is the reason, as text, where the worker died too often. A worker's death is charged to its own job.
+they end; a worker that died too often is such a reason too. A worker's death is charged to its own job.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from pebble import ProcessExpired, ProcessPool
 from repairability.errors import InputError, MissingExtraError, first_line
 
 JobContent = dict[str, Any]
-Function = Callable[[JobContent], dict[str, Any]]
+Result = dict[str, Any] | str
+Function = Callable[[JobContent], Result]
 Jobs = Iterator[JobContent | None]
-Results = Generator[tuple[JobContent, dict[str, Any] | str], None, None]
-Submit = Callable[[JobContent], Future[dict[str, Any]]]
+Results = Generator[tuple[JobContent, Result], None, None]
+Submit = Callable[[JobContent], Future[Result]]
 
 PAUSE = 0.2
 """Seconds to wait when every remaining job is somebody else's."""
@@ -36,7 +38,7 @@ def _outcomes(
     jobs: Jobs, submit: Submit, room: Callable[[], int], attempts: int, deaths: tuple[type[Exception], ...]
 ) -> Results:
     """Keep `room()` jobs submitted; one that ends in one of the `deaths` is tried again, up to `attempts` times."""
-    running: dict[Future[dict[str, Any]], tuple[JobContent, int]] = {}
+    running: dict[Future[Result], tuple[JobContent, int]] = {}
     exhausted = False
     while running or not exhausted:
         while not exhausted and len(running) < room():
@@ -86,7 +88,7 @@ class Processes:
     def run(self, function: Function, jobs: Jobs) -> Results:
         pool = self._pool()
 
-        def submit(job: JobContent) -> Future[dict[str, Any]]:
+        def submit(job: JobContent) -> Future[Result]:
             nonlocal pool
             if not pool.active:  # a worker died while no job ran: then Pebble gives the whole pool up
                 _stop(pool)
@@ -143,7 +145,7 @@ class RayCluster:
             ) from error
         task = ray.remote(function)
 
-        def submit(job: JobContent) -> Future[dict[str, Any]]:
+        def submit(job: JobContent) -> Future[Result]:
             resources = {"num_cpus": job["spec"]["threads"], "num_gpus": self.gpus}
             return task.options(max_retries=0, **resources).remote(job).future()
 

@@ -30,8 +30,7 @@ class Files:
     def job(self, spec: RunSpec, store: Path | None, device: str = "cpu") -> Job:
         """The run with its files found and its id known."""
         weights, data = self.weights(spec.weights), self.data(spec.data)
-        # noise and digits are what they are called; files are called by their content alone
-        called = spec.data if spec.data.startswith("random:") or spec.data == "digits" else "content"
+        called = spec.data if _is_what_it_is_called(spec.data) else "content"
         contents = {"data": f"{called}:{_fingerprint(data, str(self.root), spec.image_size)}"}
         if weights is not None and weights not in (PRETRAINED, TRAINED):
             contents["weights"] = _file_hash(weights)
@@ -48,6 +47,8 @@ class Files:
         prefix, colon, path = name.partition(":")
         if prefix in ("npz", "folder") and colon:
             return f"{prefix}:{self._find(path, 'data')}"
+        if _is_what_it_is_called(name):
+            return name
         files = [file for folder in self.folders if (file := folder / f"{name}.npz").is_file()]
         return f"npz:{files[0].absolute()}" if files else name
 
@@ -58,6 +59,11 @@ class Files:
                 return (folder / name).absolute()
         looked = ", ".join(map(str, folders))
         raise InputError(f"no {what} {name!r} in {looked}; say where it lies with --files FOLDER")
+
+
+def _is_what_it_is_called(data: str) -> bool:
+    """Noise and digits: no file takes their place. Files are called by their content alone."""
+    return data.startswith("random:") or data == "digits"
 
 
 @lru_cache(maxsize=16)

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repairability._torch import threads
+from repairability._torch import device_of, threads
 from repairability.allocation import Allocation
 from repairability.comparison import agreement_of_outputs, outputs_of
 from repairability.data import Data
 from repairability.detect import find_transition
+from repairability.errors import first_line, of_the_place
 from repairability.experiments.shared import BATCH, Shared
 from repairability.experiments.spec import Job, read_as
 from repairability.experiments.store import Record
@@ -26,17 +27,22 @@ from repairability.pruning import RECIPES, measurement_for, prune
 from repairability.transition import objective
 
 
-def run_job(content: dict[str, Any]) -> dict[str, Any]:
-    """Run one job; an error of any kind becomes a failed record."""
+def run_job(content: dict[str, Any]) -> dict[str, Any] | str:
+    """Run one job. An error of what was asked becomes a failed record; one of the place is no result: it is said, as
+    text, and the run stays open.
+    """
     job = read_as(Job, content)
     shared = Shared(job)
     forget_peak_memory()
     status, result, error = "done", {}, ""
     try:
+        device_of(job.device)
         with threads(job.spec.threads), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of BatchNorm cycling and the like; the record says what was done
             result = _TASKS[job.spec.task](shared)
     except Exception as problem:
+        if of_the_place(problem):
+            return f"{type(problem).__name__}: {first_line(problem)}"
         status, error = "failed", f"{type(problem).__name__}: {problem}\n{traceback.format_exc(limit=-3)}"
     about = {**provenance(), "host": socket.gethostname(), "threads": job.spec.threads}
     about |= {"seconds": {stage: round(seconds, 4) for stage, seconds in shared.seconds.items()}}

@@ -20,6 +20,7 @@ from repairability.pruning import AUTO, RECIPES, PruneConfig, Recipe, get_recipe
 from repairability.repairs import get_repair
 from repairability.rules import RULES
 from repairability.scores import SCORES, get_score
+from repairability.training import TRAINED, check_trained
 
 Kind = TypeVar("Kind")
 
@@ -112,6 +113,8 @@ class RunSpec(Checked):
         for repair in (self.repair, self.conditioned_on):
             if repair is not None:
                 get_repair(repair)
+        if self.weights == TRAINED:
+            check_trained(self.model, self.data, self.num_classes)
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> RunSpec:

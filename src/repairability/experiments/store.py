@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from pydantic.dataclasses import dataclass
 
 from repairability._files import make_folder, read_sealed, write_atomically, write_sealed
-from repairability.errors import InputError
+from repairability.errors import InputError, PlaceError
 from repairability.experiments.spec import RunSpec, plain, read_as
 from repairability.experiments.study import StudyEntry
 from repairability.tables import frame_of
@@ -124,18 +124,23 @@ class Store:
     def write_study(self, study: StudyEntry) -> None:
         _write(self.folder / "studies" / f"{study.name}.json", plain(study))
 
-    def studies(self) -> list[StudyEntry]:
-        entries = []
+    def studies(self) -> tuple[list[StudyEntry], list[str]]:
+        """The whole studies, and what is wrong with the damaged ones."""
+        entries, problems = [], []
         for file in sorted((self.folder / "studies").glob("*.json")):
             try:
-                entries.append(read_as(StudyEntry, json.loads(file.read_text(encoding="utf-8"))))
-            except (OSError, ValueError) as error:
-                raise InputError(f"{file} is not a study of a store: {error}") from error
-        return entries
+                entry = read_as(StudyEntry, json.loads(file.read_text(encoding="utf-8")))
+                if entry.name != file.stem:
+                    raise InputError(f"it says it is {entry.name}")
+            except (OSError, ValueError, RecursionError) as error:
+                problems.append(f"{file} is not a study of a store: {error}")
+            else:
+                entries.append(entry)
+        return entries, problems
 
     def members(self, study: str) -> tuple[str, ...]:
         """The runs of a study, as far as the store knows it."""
-        return next((entry.run_ids for entry in self.studies() if entry.name == study), ())
+        return next((entry.run_ids for entry in self.studies()[0] if entry.name == study), ())
 
     def lock(self, name: str) -> FileLock:
         """The lock of whoever does `name`: one process at a time, on all machines that share the folder.
@@ -153,6 +158,8 @@ class Store:
             lock.acquire(blocking=False)
         except Timeout:
             return None
+        except OSError as error:
+            raise PlaceError(f"cannot lock {lock.lock_file}: {error.strerror}") from error
         return lock
 
     def cached(self, kind: str, key: str, compute: Callable[[], bytes]) -> bytes:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AliasChoices, BeforeValidator, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from repairability._files import read_text
+from repairability._files import check_name, read_text
 from repairability.errors import InputError
 from repairability.experiments.spec import Checked, RunSpec, read_as
 from repairability.naming import named
@@ -33,6 +33,7 @@ DEFAULT = ("accuracy",)
 SMOKE_IMAGES = 64
 
 Settings = dict[str, Any]
+Name = Annotated[str, AfterValidator(check_name)]
 Sections = Annotated[
     tuple[str, ...],
     Field(validation_alias=AliasChoices("sections", "section")),  # stores of earlier versions have one section
@@ -44,11 +45,11 @@ Sections = Annotated[
 class StudyEntry:
     """A study that was swept into a store: which runs are its own, and the sections that show them."""
 
-    name: str
+    name: Name
     title: str
     sections: Sections
     about: str
-    run_ids: tuple[str, ...]
+    run_ids: tuple[Name, ...]
     smoke: bool = False
 
 

@@ -12,9 +12,12 @@ from filelock import FileLock
 from repairability.errors import InputError
 from repairability.experiments.executors import Executor, InProcess
 from repairability.experiments.run import run_job
-from repairability.experiments.spec import Job, read_as
+from repairability.experiments.spec import Job
 from repairability.experiments.store import Record, Store
 from repairability.experiments.study import Study
+
+IN_A_ROW = 3
+"""So many runs one after the other without a record, and the sweep begins no more: it is not the runs that fail."""
 
 
 @dataclass
@@ -27,6 +30,7 @@ class Progress:
     failed: int = 0
     running: int = 0
     elsewhere: int = 0  # done by another sweep meanwhile
+    open: int = 0  # ended without a record: the place failed, not the spec
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -46,8 +50,9 @@ def sweep(
     watch: Callable[[Progress], None] | None = None,
 ) -> Progress:
     """Run the jobs that have no record. A failed run is a record too, tried again only with `retry_failed`; a damaged
-    record is reported, set aside and made again. At most `limit` runs. `part`: the jobs are not the whole
-    study, so those that the store knows of it stay its own.
+    record is reported, set aside and made again. What the place fails (a full disk, a device, a worker that dies) has
+    no record: the run stays open, the problem is named. At most `limit` runs. `part`: the jobs are not the whole study,
+    so those that the store knows of it stay its own.
     """
     ids = [job.run_id for job in jobs]
     if part:
@@ -65,6 +70,7 @@ def sweep(
             progress.known += 1
     tell(progress)
     claims: dict[str, FileLock] = {}
+    in_a_row = 0
 
     def unclaimed() -> Iterator[dict[str, Any] | None]:
         """Jobs that nobody else is running, each claimed when it is handed out; None while the rest are others'."""
@@ -72,6 +78,9 @@ def sweep(
         while waiting:
             handed_out = False
             for job in list(waiting):
+                if in_a_row >= IN_A_ROW:
+                    progress.problems.append(f"stopped: {in_a_row} runs one after the other ended without a record")
+                    return
                 lock = store.claim(job.run_id)
                 if lock is None:
                     continue
@@ -92,16 +101,21 @@ def sweep(
     try:
         with closing((executor or InProcess()).run(run_job, unclaimed())) as outcomes:
             for content, outcome in outcomes:
-                died = {**content, "status": "failed", "error": outcome}
-                record = Record.from_dict(outcome) if isinstance(outcome, dict) else read_as(Record, died)
-                store.write(record)
-                claims.pop(record.run_id).release()
+                run_id = content["run_id"]
+                record = Record.from_dict(outcome) if isinstance(outcome, dict) else None
+                if record is not None:
+                    store.write(record)
+                claims.pop(run_id).release()
                 progress.running -= 1
-                if record.status == "done":
+                in_a_row = 0 if record is not None else in_a_row + 1
+                if record is None:
+                    progress.open += 1
+                    progress.problems.append(f"run {run_id} stays open: {outcome}")
+                elif record.status == "done":
                     progress.done += 1
                 else:
                     progress.failed += 1
-                    progress.problems.append(f"run {record.run_id} failed: {record.error.splitlines()[0]}")
+                    progress.problems.append(f"run {run_id} failed: {record.error.splitlines()[0]}")
                 tell(progress)
     finally:
         for lock in claims.values():

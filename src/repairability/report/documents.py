@@ -34,8 +34,10 @@ class Renewal:
 
 def renew(document: Path, studies: Studies) -> list[Renewal]:
     """The document with its tables made anew, and the figures it links to; nothing is written."""
-    text = read_text(document)
+    given = read_text(document)
+    text = given.replace("\r\n", "\n")
     content, outdated = with_tables(text, studies, str(document))
+    content = content.replace("\n", "\r\n") if "\r\n" in given else content  # what Windows wrote stays so
     return [Renewal(document, content, outdated), *_figures(document, text, studies)]
 
 

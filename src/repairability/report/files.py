@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repairability._files import make_folder, write_atomically
+from repairability._files import check_name, make_folder, write_atomically
 from repairability.errors import unknown
 from repairability.report.drawing import render
 from repairability.report.markup import to_latex, to_markdown
@@ -58,7 +58,7 @@ def write_contents(contents: Contents, out: str | Path, formats: Sequence[str]) 
     is_page = out.suffix.lower() == ".html"
     folder = out.with_suffix("") if is_page else out
     files = {
-        out if is_page and name == "html" else folder / file: content
+        out if is_page and name == "html" else folder / check_name(file): content
         for name in dict.fromkeys(formats)
         for file, content in FORMATS[name](contents).items()
     }

@@ -59,7 +59,8 @@ def to_latex(table: Table, label: str = "") -> str:
     columns = "l" + "r" * (len(table.columns) - 1)
     words = ". ".join(part for part in (table.title, table.caption) if part)
     named = [f"\\caption{{{escape_latex(words)}}}"] if words else []
-    named += [f"\\label{{tab:{label}}}"] if label else []
+    plain = re.sub(r"[^\w.:-]", "-", label)
+    named += [f"\\label{{tab:{plain}}}"] if label else []
     body = [r"\toprule", line(table.columns), r"\midrule", *map(line, table.rows), r"\bottomrule"]
     if len(table.rows) >= LONG:
         body.insert(3, r"\endhead")

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from repairability._files import write_atomically
 from repairability._torch import evaluation_mode_, seeded, threads, training_
 from repairability.data import Data
+from repairability.errors import InputError
 from repairability.models import create_model
 from repairability.models.weights import load_weights_, plain_state
 from repairability.progress import track
@@ -23,6 +24,7 @@ TRAINED = "trained"
 """In the place of a weights file: the digits network, trained on the spot and kept in the user's cache."""
 
 DIGITS_EPOCHS = 20
+DIGITS_CLASSES = 10
 
 
 def train_(model: nn.Module, data: Data, *, epochs: int, seed: int, rate: float = 0.2, batch_size: int = 64) -> None:
@@ -40,6 +42,18 @@ def train_(model: nn.Module, data: Data, *, epochs: int, seed: int, rate: float 
                 dx, dy = torch.randint(-1, 2, (2,), generator=generator).tolist()
                 step_(model, images[batch].roll((dy, dx), (2, 3)), labels[batch], optimizer)
                 schedule.step()
+
+
+def check_trained(model: str, data: str = "digits", num_classes: int | None = None) -> None:
+    """Whether `TRAINED` weights mean this network: what is trained on the spot must not pass for another."""
+    if model != "digits":
+        raise InputError(f"only digits is trained on the spot, not {model}; see `repairability finetune --help`")
+    if data != "digits":
+        raise InputError(
+            f"weights {TRAINED!r} are trained on digits, not on {data}; see `repairability finetune --help`"
+        )
+    if num_classes not in (None, DIGITS_CLASSES):
+        raise InputError(f"weights {TRAINED!r} are for {DIGITS_CLASSES} classes, not for {num_classes}")
 
 
 def digits_network(data: Data, *, seed: int = 0, cache: Path | None = None) -> nn.Module:
