@@ -9,6 +9,7 @@ torchvision ResNet18 at 32 x 32 and ResNet50 at 224 x 224, random weights, 128 i
 
 from __future__ import annotations
 
+import argparse
 import copy
 import os
 import subprocess
@@ -60,7 +61,9 @@ def literal_cell(model: nn.Module, x: Tensor, layer: str, sparsity: float) -> No
 @contextmanager
 def busy() -> Iterator[None]:
     """Beside a process that keeps one core busy."""
-    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    spinning = subprocess.Popen(
+        [sys.executable, "-c", "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"]
+    )
     try:
         yield
     finally:
@@ -202,19 +205,22 @@ def measure_memory(name: str, size: str, count: str, batch: str, what: str) -> N
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--memory"]:
-        measure_memory(*sys.argv[2:])
-    else:
-        of_large = int(sys.argv[2]) if sys.argv[1:2] == ["--cost"] and sys.argv[2:] else 128
-        cost("resnet18", 32, 128, 128, repeats=5)
-        print()
-        cost("resnet50", 224, of_large, 32, repeats=2)
-        if sys.argv[1:2] == ["--cost"]:
-            sys.exit()
-        print()
-        network = create_model("resnet18")
-        literal(network)
-        print()
-        growth(network)
-        print()
-        memory()
+    parser = argparse.ArgumentParser(description="What a diagnosis costs, in dense passes, seconds and memory.")
+    parser.add_argument("--cost", nargs="?", type=int, const=128, metavar="IMAGES", help="only the costs; for ResNet50")
+    parser.add_argument("--memory", nargs="+", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.memory:
+        measure_memory(*given.memory)
+        sys.exit()
+    cost("resnet18", 32, 128, 128, repeats=5)
+    print()
+    cost("resnet50", 224, given.cost or 128, 32, repeats=2)
+    if given.cost:
+        sys.exit()
+    print()
+    network = create_model("resnet18")
+    literal(network)
+    print()
+    growth(network)
+    print()
+    memory()
