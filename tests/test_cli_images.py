@@ -249,7 +249,7 @@ BAD: list[tuple[list[str], str]] = [
     (["diagnose", *DIGITS, "--device", "cuda:7"], "device 'cuda:7' is not available here"),
     (["diagnose", *DIGITS, "--device", "gpu"], "device 'gpu' is not available here"),
     (["diagnose", *DIGITS, "--threads", "0"], "--threads must be at least 1"),
-    (["diagnose", *DIGITS, "--count", "0"], "count and batch_size must be at least 1, not 0"),
+    (["diagnose", *DIGITS, "--count", "0"], "--count must be at least 1, not 0"),
     (["diagnose", *DIGITS, "--out", "no/such/d.json"], "cannot write"),
     (["diagnose", "digits", "--data", "npz:rgb.npz"], f"does not take a batch of shape ({PROBE}, 3, 16, 16)"),
     (["prune", *DIGITS, "-s", "1.2"], "sparsity must be between 0 and 1"),

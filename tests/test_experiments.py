@@ -182,14 +182,14 @@ rule = ["erk", "lamp"]
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("axis = 1", "small.toml: unknown key 'axis'; did you mean axes?"),
+        ("axis = 1", "small.toml, line 1: unknown key 'axis'; did you mean axes?"),
         ("[axes]\nrulle = ['rr']", "unknown setting 'rulle'; did you mean rule"),
         ("[axes]\nrule = 'rr'", "small.toml: axes.rule: Input should be a valid list, not 'rr'"),
         ("[base]\nmodel = 'resnet20'\ndata = 'random:10'\nsparsty = 1", "unknown setting 'sparsty'"),
         ("[base", "small.toml is not TOML"),
         ("[base]\nmodel = 'a'\ndata = 'b'\n[[exclude]]\nmodel = 'a'", "no cell is left"),
         ("[base]\nmodel = 'a'\ndata = 'b'\n[[exclude]]\nmodle = 'a'", "unknown setting 'modle'"),
-        ("cases = 3", "small.toml: cases: Input should be a valid list, not 3"),
+        ("cases = 3", "small.toml, line 1: cases: Input should be a valid list, not 3"),
     ],
 )
 def test_refused_studies(text: str, message: str, tmp_path: Path) -> None:

@@ -58,10 +58,10 @@ def test_the_runs_of_other_studies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('runs_of = ["x"]\n', "x.toml: runs_of leads back to the study itself"),
+        ('runs_of = ["x"]\n', "x.toml, line 1: runs_of leads back to the study itself"),
         ('runs_of = ["y"]\n', "x.toml: cannot read .*y.toml"),
-        ('runs_of = "y"\n', "x.toml: runs_of: Input should be a valid list, not 'y'"),
-        ("sections = [1]\n", r"x.toml: sections.0: Input should be a valid string, not 1"),
+        ('runs_of = "y"\n', "x.toml, line 1: runs_of: Input should be a valid list, not 'y'"),
+        ("sections = [1]\n", r"x.toml, line 1: sections.0: Input should be a valid string, not 1"),
         ('section = "a"\nsections = ["b"]\n', "either section or sections"),
         ('sections = ["settings", "my.module:settings"]\n', "two sections are called 'settings'"),
         ('sectons = ["settings"]\n', "unknown key 'sectons'; did you mean sections"),
@@ -74,13 +74,13 @@ def test_wrong_studies(text: str, message: str, tmp_path: Path) -> None:
 
 def test_a_recipe_stands_for_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In base, cases and axes; what is said beside it comes first, and options go with their rule."""
-    mine = Recipe("residual", "activation", "reconstruct", {"solver": "exact"}, name="mine")
+    mine = Recipe("erk", "activation", "reconstruct", {"cap": 0.99}, name="mine")
     monkeypatch.setitem(RECIPES, "mine", mine)
     network = '[base]\nmodel = "digits"\ndata = "digits"\n'
     folder = written(
         tmp_path,
         base=f'{network}recipe = "mine"\n',
-        beside=f'{network}recipe = "mine"\nrepair = "cr"\n[base.options]\nmore = 1\n',
+        beside=f'{network}recipe = "mine"\nrepair = "cr"\n[base.options]\nfloor = 0.1\n',
         rules=f'{network}recipe = "mine"\n[axes]\nrule = ["residual", "erk", "auto"]\n',
         cases=f'{network}[[cases]]\nrecipe = "mine"\n[[cases]]\nrecipe = "paper"\nseed = 3\n',
         axes=f'{network}[axes]\nrecipe = ["mine", "paper"]\nsparsity = [0.5, 0.9]\n'
@@ -90,9 +90,9 @@ def test_a_recipe_stands_for_its_parts(tmp_path: Path, monkeypatch: pytest.Monke
     def parts(name: str) -> list[tuple[object, ...]]:
         return [(x.rule, x.score, x.repair, x.options) for x in read_study(folder / f"{name}.toml").specs]
 
-    whole, paper = ("residual", "activation", "reconstruct", {"solver": "exact"}), ("rr", "magnitude", "cr+bn", {})
+    whole, paper = ("erk", "activation", "reconstruct", {"cap": 0.99}), ("rr", "magnitude", "cr+bn", {})
     assert parts("base") == [whole]
-    assert parts("beside") == [("residual", "activation", "cr", {"solver": "exact", "more": 1})]
+    assert parts("beside") == [("erk", "activation", "cr", {"cap": 0.99, "floor": 0.1})]
     assert parts("rules") == [(rule, "activation", "reconstruct", {}) for rule in ("residual", "erk", "auto")]
     assert parts("cases") == [whole, paper]
     assert parts("axes") == [whole, whole, paper]
@@ -116,7 +116,7 @@ def test_a_run_of_a_recipe_is_the_run_of_its_parts() -> None:
     [
         ('recipe = "weak"', "x.toml: unknown recipe 'weak'; known: fast, paper, strong"),
         ("recipe = 3", "x.toml: a recipe is one of strong, fast, paper or a Recipe, not int"),
-        ('recipe = "fast"\noptions = 3', "x.toml: options: Input should be a valid dict"),
+        ('recipe = "fast"\noptions = 3', "x.toml, line 5: options: Input should be a valid dict"),
     ],
 )
 def test_wrong_recipes(line: str, message: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as trees
 
-from repairability._torch import unwrapped
+from repairability._torch import generator_of, unwrapped
 from repairability.errors import InputError
 from repairability.network.batches import (
     Batch,
@@ -112,7 +112,7 @@ class CalibrationSet:
             batches = (taken(unwrapped(model), batch) for batch in batches)
         samples = Samples.of(batches)
         if seed is not None:
-            order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))
+            order = torch.randperm(len(samples), generator=generator_of(seed))
             samples = samples.drawn(order[:limit].tolist())
         return cls(samples[:limit], count, batch_size, forward)
 

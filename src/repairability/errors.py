@@ -63,6 +63,18 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def check_whole(value: object, what: str, least: int, most: int | None = None) -> int:
+    """`value` as a whole number between the two, or an error that repeats it."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InputError(f"{what} must be a whole number, not {value!r}")
+    number = int(value.__index__())
+    if number < least:
+        raise InputError(f"{what} must be at least {least}, not {number}")
+    if most is not None and number > most:
+        raise InputError(f"{what} must be at most {most}, not {number}")
+    return number
+
+
 def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownError:
     """The error for a name nobody knows: near matches first, else (when few) all that is known."""
     names = sorted(known)

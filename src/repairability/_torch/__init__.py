@@ -12,10 +12,12 @@ from repairability._torch.modes import (
     recalibrating_,
     training_,
 )
-from repairability._torch.random_state import reset_weights_, seeded
-from repairability._torch.threads import threads, workers
+from repairability._torch.random_state import MOST_SEED, generator_of, reset_weights_, seeded
+from repairability._torch.threads import MOST_THREADS, threads, workers
 
 __all__ = [
+    "MOST_SEED",
+    "MOST_THREADS",
     "batch_norms",
     "channels_last_",
     "copy_of",
@@ -23,6 +25,7 @@ __all__ = [
     "differentiating_",
     "evaluating",
     "evaluation_mode_",
+    "generator_of",
     "is_lazy",
     "masked_names",
     "recalibrating_",

@@ -10,12 +10,21 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from repairability.errors import check_whole
+
+MOST_SEED = 2**63 - 1
+
+
+def generator_of(seed: int) -> torch.Generator:
+    """Random numbers of their own, by seed."""
+    return torch.Generator().manual_seed(check_whole(seed, "seed", 0, MOST_SEED))
+
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """A block whose torch random numbers come from `seed`; the caller's random state is untouched."""
     with _random_state_kept():
-        torch.manual_seed(seed)
+        torch.manual_seed(check_whole(seed, "seed", 0, MOST_SEED))
         yield
 
 

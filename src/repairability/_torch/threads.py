@@ -9,6 +9,11 @@ from contextlib import contextmanager
 
 import torch
 
+from repairability.errors import check_whole
+
+MOST_THREADS = 1024
+"""More than any machine of ours has; of a hundred thousand OpenMP dies, and the process with it."""
+
 _BEGINNING = threading.Lock()
 """While workers begin, the process's number of threads is theirs."""
 
@@ -41,6 +46,7 @@ def workers(count: int) -> Iterator[ThreadPoolExecutor]:
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Run with so many CPU threads; they decide the last bits of a sum."""
+    check_whole(count, "threads", 1, MOST_THREADS)
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -9,7 +9,6 @@ from typer import Option
 import repairability as rp
 from repairability.cli import options
 from repairability.cli.output import Answer, write_json
-from repairability.errors import InputError
 
 
 def verb(
@@ -31,9 +30,6 @@ def verb(
     import torch
     from torch import nn
 
-    for name, value in (("--batch", batch), ("--image-size", image_size)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}")
     options.use_threads(threads)
     model = network.build(seed, layers_only=checkpoint is not None)
     if checkpoint:

@@ -12,8 +12,9 @@ from typing import Any, get_type_hints
 from typer import Option
 from typer.models import OptionInfo
 
+from repairability.cli.options import check_numbers
 from repairability.cli.output import Answer, note, say, show
-from repairability.errors import RepairabilityError
+from repairability.errors import RepairabilityError, first_line, of_the_place
 
 Verb = Callable[..., Answer]
 
@@ -29,9 +30,11 @@ def as_command(verb: Verb) -> Callable[..., None]:
     bundles = {name: hints[name] for name in inspect.signature(verb).parameters if is_dataclass(hints[name])}
 
     def run(*, as_json: bool, **given: Any) -> None:
+        numbers = dict(given)
         for name, bundle in bundles.items():
             given[name] = bundle(**{field.name: given.pop(field.name) for field in fields(bundle)})
         try:
+            check_numbers(numbers)
             with warnings.catch_warnings():
                 warnings.simplefilter("always", UserWarning)
                 warnings.showwarning = lambda message, *_: note(message)
@@ -43,6 +46,11 @@ def as_command(verb: Verb) -> Callable[..., None]:
         except KeyboardInterrupt:
             say("interrupted; no file is half-written", "red")
             raise SystemExit(130) from None
+        except Exception as error:
+            if not of_the_place(error):
+                raise
+            say(f"error: {type(error).__name__}: {first_line(error)}", "red")
+            raise SystemExit(2) from None
         raise SystemExit(answer.code)
 
     paragraphs = inspect.cleandoc(verb.__doc__ or "").split("\n\n")

@@ -35,8 +35,6 @@ def verb(
     """
     import torch
 
-    if samples < 1:
-        raise rp.InputError(f"--samples must be at least 1, not {samples}")
     model = network.build(seed, machine.ready(), layers_only=True)
     if data is None:
         side = image_size or options.usual_size(network.model)

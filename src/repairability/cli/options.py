@@ -7,7 +7,8 @@ a bundle builds something, so the names of the library's registries stand here a
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -165,17 +166,35 @@ class Machine:
 
 def draws(seed: int, seeds: int) -> range:
     """The seeds of so many draws."""
-    if seeds < 1:
-        raise InputError(f"--seeds must be at least 1, not {seeds}")
     return range(seed, seed + seeds)
+
+
+LEAST = {
+    **dict.fromkeys(("threads", "count", "image_size", "seeds", "samples", "batch", "workers"), 1),
+    **dict.fromkeys(("seed", "limit", "evaluate", "retries", "gpus", "test_images"), 0),
+}
+MOST = {"threads": 1024, "seed": 2**63 - 1}
+"""Numbers by the name of their option, in every verb that has it; a test compares them with the library's own."""
+
+
+def check_numbers(given: Mapping[str, object]) -> None:
+    """Refuse a number that no verb can mean, before any work is done."""
+    for name, value in given.items():
+        flag = f"--{name.replace('_', '-')}"
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            continue
+        if name in LEAST and value < LEAST[name]:
+            raise InputError(f"{flag} must be at least {LEAST[name]}, not {value}")
+        if name in MOST and value > MOST[name]:
+            raise InputError(f"{flag} must be at most {MOST[name]}, not {value}")
+        if not math.isfinite(value):
+            raise InputError(f"{flag} must be positive and finite, not {value}")
 
 
 def use_threads(threads: int | None) -> None:
     if threads is not None:
         import torch
 
-        if threads < 1:
-            raise InputError(f"--threads must be at least 1, not {threads}")
         torch.set_num_threads(threads)
 
 

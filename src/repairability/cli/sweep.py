@@ -35,9 +35,6 @@ class Execution:
         from repairability._torch import device_of
         from repairability.experiments import EXECUTORS
 
-        if self.workers < 1 or self.retries < 0:
-            numbers = f"{self.workers} and {self.retries}"
-            raise InputError(f"--workers must be at least 1 and --retries at least 0, not {numbers}")
         if self.executor != "ray":  # a cluster's machines have devices of their own
             device_of(self.device)
         return named("executor", self.executor, EXECUTORS)(**vars(self))

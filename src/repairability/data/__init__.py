@@ -10,7 +10,7 @@ from repairability.data.arrays import load_digits, load_npz, load_random
 from repairability.data.folders import load_folder
 from repairability.data.splits import Data, Split
 from repairability.data.vision import DATA_SETS, load_torchvision
-from repairability.errors import unknown
+from repairability.errors import check_whole, unknown
 
 PREFIXES: dict[str, Callable[[Path, int | None], Data]] = {
     "npz": load_npz,
@@ -28,6 +28,8 @@ def load_data(
     absent and allowed), "npz:PATH" (arrays x_train, y_train, x_test, y_test), "folder:PATH" (train/CLASS/*.png and test
     or val/CLASS/*.png), "digits" (scikit-learn's, embedded), or "random:CLASSES" (noise, to try things out).
     """
+    if image_size is not None:
+        check_whole(image_size, "image_size", 1)
     prefix, colon, path = name.partition(":")
     if colon and prefix in PREFIXES:
         return PREFIXES[prefix](Path(path), image_size)

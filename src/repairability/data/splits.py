@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from repairability.errors import InputError
+from repairability._torch import generator_of
+from repairability.errors import InputError, check_whole
 
 Normal = tuple[Sequence[float], Sequence[float]]
 """Mean and deviation of pixels in [0, 1], per channel."""
@@ -47,7 +48,7 @@ class Split:
 
     def batches(self, size: int = 256, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Labeled batches in order, of the first `limit` images."""
-        order = range(len(self))[:limit]
+        order = range(len(self))[: None if limit is None else check_whole(limit, "limit", 0)]
         for start in range(0, len(order), size):
             indices = list(order[start : start + size])
             yield self.images(indices), self.labels[indices]
@@ -77,9 +78,9 @@ class Data:
 
     def unlabeled(self, count: int, seed: int) -> Tensor:
         """`count` training images drawn by `seed`; their labels are not read."""
-        if count > len(self.train):
+        if check_whole(count, "the count of images", 1) > len(self.train):
             raise InputError(f"{self.name} has {len(self.train)} training images, {count} were asked for")
-        order = torch.randperm(len(self.train), generator=torch.Generator().manual_seed(seed))
+        order = torch.randperm(len(self.train), generator=generator_of(seed))
         return self.train.images(order[:count].tolist())
 
 

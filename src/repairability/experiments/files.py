@@ -55,7 +55,7 @@ class Files:
     def _find(self, name: str, what: str) -> Path:
         folders = (Path(), *self.folders)
         for folder in folders:
-            if (folder / name).exists():
+            if (folder / name).is_file() or (what == "data" and (folder / name).is_dir()):
                 return (folder / name).absolute()
         looked = ", ".join(map(str, folders))
         raise InputError(f"no {what} {name!r} in {looked}; say where it lies with --files FOLDER")

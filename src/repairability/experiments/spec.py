@@ -5,20 +5,32 @@ its files lie.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from repairability._torch import MOST_SEED, MOST_THREADS
 from repairability.allocation import check_sparsity
 from repairability.detect import METHODS
 from repairability.diagnostics import OBSERVE
 from repairability.errors import InputError, unknown
 from repairability.network.discover import FIRST_CONV
 from repairability.pruning import AUTO, RECIPES, PruneConfig, Recipe, get_recipe
+from repairability.pruning.choose import TRIED_RULES
 from repairability.repairs import get_repair
-from repairability.rules import RULES
+from repairability.rules import RULES, get_rule, own_options
 from repairability.scores import SCORES, get_score
 from repairability.training import TRAINED, check_trained
 
@@ -72,7 +84,7 @@ class RunSpec(Checked):
         "paper", description="sparsities the diagnosis measures; auto: to 99.5 % for a target of 97.5 % or more"
     )
     observe: str = Field("layer", description=f"where damage is measured: {', '.join(OBSERVE)}")
-    seed: int = Field(0, ge=0, description="of the calibration images, and of random weights")
+    seed: int = Field(0, ge=0, le=MOST_SEED, description="of the calibration images, and of random weights")
     count: int = Field(128, ge=1, description="calibration images for the statistics")
     test_images: int | None = Field(None, ge=1, description="only the first so many test images")
     held_out: int = Field(0, ge=0, description="unlabeled images for the agreement with the dense network; 0: none")
@@ -83,7 +95,9 @@ class RunSpec(Checked):
     method: str = Field("cts", description=f"detect: {' or '.join(METHODS)}")
     sweep: tuple[float, ...] | None = Field(None, description="detect: the sparsities; none: the method's own")
     null: bool = Field(True, description="detect: also run the detector without information")
-    threads: int = Field(1, ge=1, description="CPU threads of the run; they decide the last bits of a sum")
+    threads: int = Field(
+        1, ge=1, le=MOST_THREADS, description="CPU threads of the run; they decide the last bits of a sum"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -98,8 +112,22 @@ class RunSpec(Checked):
             given["options"] = {**recipe.options, **given.get("options", {})}
         return {**parts, **given}
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """`sparsity = true` is a mistake, where pydantic reads 1."""
+        listed = value if isinstance(value, (list, tuple)) else [value]
+        truth = info.field_name is not None and cls.model_fields[info.field_name].annotation is bool
+        if not truth and any(isinstance(item, bool) for item in listed):
+            raise InputError(f"{info.field_name} takes no true or false: {value!r}")
+        return value
+
     def model_post_init(self, _: Any) -> None:
         check_sparsity(self.sparsity)
+        for name, points in (("grid", self.grid), ("sweep", self.sweep)):
+            rising = points is None or isinstance(points, str) or all(a < b for a, b in itertools.pairwise(points))
+            if not rising or points == ():
+                raise InputError(f"{name} must rise and not be empty: {list(points or ())}")
         for sparsity in (*(() if isinstance(self.grid, str) else self.grid), *(self.sweep or ())):
             check_sparsity(sparsity, "a sparsity of the grid or sweep")
         for kind, given, known in (
@@ -113,6 +141,9 @@ class RunSpec(Checked):
         for repair in (self.repair, self.conditioned_on):
             if repair is not None:
                 get_repair(repair)
+        for rule in (self.rule,) if self.rule != AUTO else TRIED_RULES:
+            options = self.options if self.rule != AUTO else own_options(rule, TRIED_RULES, self.options)
+            get_rule(rule).check(options)
         if self.weights == TRAINED:
             check_trained(self.model, self.data, self.num_classes)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -114,8 +115,11 @@ def read_study(path: str | Path) -> Study:
 def _read(path: Path, above: tuple[Path, ...]) -> Study:
     """`above` are the studies that stand on this one."""
     try:
-        content = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
+        text = read_text(path)
+        content = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:  # also of numbers with too many digits
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{path} is not TOML: {error}") from error
     try:
         if path.resolve() in above:
@@ -123,9 +127,18 @@ def _read(path: Path, above: tuple[Path, ...]) -> Study:
         file = read_as(StudyFile, content)
         others = [_read(path.parent / f"{name}.toml", (*above, path.resolve())) for name in file.runs_of]
         specs = _unique([*file.cells(), *(spec for study in others for spec in study.specs)])
-        return Study(path.stem, file.title or path.stem, file.shown_by(), file.about, (), specs=specs)
+        return Study(check_name(path.stem), file.title or path.stem, file.shown_by(), file.about, (), specs=specs)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise InputError(f"{path}{_line(text, str(error))}: {error}") from error
+
+
+def _line(text: str, message: str) -> str:
+    """Where the setting that a message begins with, or quotes, stands in the file; empty where it names none."""
+    for number, line in enumerate(text.splitlines(), 1):
+        key = re.match(r"\s*([\w-]+)\s*=", line)
+        if key and (re.match(rf"{key[1]}\b", message) or repr(key[1]) in message):
+            return f", line {number}"
+    return ""
 
 
 def only(study: Study, choices: Sequence[str]) -> Study:

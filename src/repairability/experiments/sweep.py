@@ -9,7 +9,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from repairability.errors import InputError
+from repairability.errors import InputError, check_whole
 from repairability.experiments.executors import Executor, InProcess
 from repairability.experiments.run import run_job
 from repairability.experiments.spec import Job
@@ -54,6 +54,8 @@ def sweep(
     no record: the run stays open, the problem is named. At most `limit` runs. `part`: the jobs are not the whole study,
     so those that the store knows of it stay its own.
     """
+    if limit is not None:
+        check_whole(limit, "limit", 0)
     ids = [job.run_id for job in jobs]
     if part:
         ids = list(dict.fromkeys([*store.members(study.name), *ids]))

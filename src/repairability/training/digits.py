@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from repairability._files import write_atomically
-from repairability._torch import evaluation_mode_, seeded, threads, training_
+from repairability._torch import evaluation_mode_, generator_of, seeded, threads, training_
 from repairability.data import Data
 from repairability.errors import InputError
 from repairability.models import create_model
@@ -35,7 +35,7 @@ def train_(model: nn.Module, data: Data, *, epochs: int, seed: int, rate: float 
     steps = -(-len(labels) // batch_size)
     optimizer = sgd(model, rate)
     schedule = OneCycleLR(optimizer, rate, total_steps=epochs * steps)
-    generator = torch.Generator().manual_seed(seed)
+    generator = generator_of(seed)
     with training_(model):
         for _ in track(range(epochs), f"training on {data.name}", epochs):
             for batch in torch.randperm(len(labels), generator=generator).split(batch_size):  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from repairability._files import read_sealed, write_sealed
-from repairability._torch import channels_last_, copy_of, seeded, state_digest, training_
+from repairability._torch import channels_last_, copy_of, generator_of, seeded, state_digest, training_
 from repairability.data import Data
 from repairability.errors import InputError, first_line, unknown
 from repairability.evaluation import evaluate
@@ -56,7 +56,7 @@ def finetune(
     with training_(net, frozen), channels_last_(net):
         optimizer = sgd(net, config.rate, config.momentum, config.weight_decay)
         schedule = OneCycleLR(optimizer, config.rate, total_steps=steps, cycle_momentum=False)
-        state = State(net, optimizer, schedule, torch.Generator().manual_seed(config.seed), [])
+        state = State(net, optimizer, schedule, generator_of(config.seed), [])
         if file is not None and file.is_file():
             continue_(state, file, settings)
         while len(state.curve) < config.epochs:
@@ -115,7 +115,7 @@ def _epoch_(state: State, data: Data, config: TrainConfig) -> Epoch:
 
 def _test_batches(data: Data, config: TrainConfig) -> Iterator[tuple[Tensor, Tensor]]:
     """The same images after each epoch, drawn: the first ones of a folder are all of one class."""
-    order = torch.randperm(len(data.test), generator=torch.Generator().manual_seed(config.seed))
+    order = torch.randperm(len(data.test), generator=generator_of(config.seed))
     for batch in order[: config.test_images].sort().values.split(256):  # type: ignore[no-untyped-call]
         yield data.test.images(batch.tolist()), data.test.labels[batch]
 
