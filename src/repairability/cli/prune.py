@@ -120,7 +120,8 @@ def verb(
         layers = choice.of(model)
         known = sparsity is not None and budget == "weights"
         pruned = target_count(layers.totals.values(), sparsity) if known and sparsity is not None else None
-        plan = {"model": network.model, "sparsity": sparsity, "speedup": speedup, "budget": budget}
+        plan = {"model": network.model, "sparsity": sparsity, "speedup": speedup}
+        plan |= {"budget": None if speedup is not None else budget}
         plan |= {"layers": len(layers), "n_all": layers.n_all}
         plan |= {"parameters": layers.parameters, "coverage": layers.coverage}
         plan |= {"prunable": layers.total, "pruned": pruned, "data": source.data, "seed": seed, "count": count}
