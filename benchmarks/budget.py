@@ -15,7 +15,7 @@ from strong import NETWORKS
 from timing import machine
 
 import repairability as rp
-from repairability import CalibrationSet, create_model, evaluate, load_data, prune
+from repairability import CalibrationSet, evaluate, prune
 from repairability.deploy.pricing import time_of
 from repairability.progress import track
 from repairability.tables import Table, percent
@@ -25,10 +25,7 @@ def rows_of(
     name: str, shared: Path, folder: Path, speedup: float, recipe: str, test: int | None
 ) -> list[tuple[str, ...]]:
     about = NETWORKS[name]
-    places = (shared / "data" / "checkpoints" / about.weights, folder / about.weights)
-    model = create_model(name, num_classes=about.classes, weights=next(x for x in places if x.exists()))
-    data = load_data(f"npz:{folder / about.data}.npz", image_size=about.size)
-    batches = list(data.test.batches(100, limit=test))
+    model, data, batches = about.load(name, shared, folder, test)
     images = data.unlabeled(about.images, seed=0)
     calibration = CalibrationSet(images, 128)
     layers = rp.prunable_layers(model, batch=images[:8])

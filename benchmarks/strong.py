@@ -16,9 +16,11 @@ from pathlib import Path
 
 import torch
 from timing import machine, seconds
+from torch import Tensor, nn
 
 import repairability as rp
 from repairability import CalibrationSet, Recipe, create_model, evaluate, get_recipe, load_data, prune
+from repairability.data import Data
 from repairability.progress import track
 from repairability.provenance import peak_memory
 from repairability.tables import Table
@@ -31,6 +33,15 @@ class Network:
     classes: int
     images: int
     size: int | None = None
+
+    def load(
+        self, name: str, shared: Path, folder: Path, test: int | None = None
+    ) -> tuple[nn.Module, Data, list[tuple[Tensor, Tensor]]]:
+        """The trained network, its data, and test batches of the first `test` images."""
+        places = (shared / "data" / "checkpoints" / self.weights, folder / self.weights)
+        model = create_model(name, num_classes=self.classes, weights=next(x for x in places if x.exists()))
+        data = load_data(f"npz:{folder / self.data}.npz", image_size=self.size)
+        return model, data, list(data.test.batches(100, limit=test))
 
 
 NETWORKS = {
@@ -52,10 +63,7 @@ def rows_of(
     name: str, shared: Path, folder: Path, sparsities: list[float], recipes: list[str], draws: int, test: int | None
 ) -> list[tuple[str, ...]]:
     about = NETWORKS[name]
-    places = (shared / "data" / "checkpoints" / about.weights, folder / about.weights)
-    model = create_model(name, num_classes=about.classes, weights=next(x for x in places if x.exists()))
-    data = load_data(f"npz:{folder / about.data}.npz", image_size=about.size)
-    batches = list(data.test.batches(100, limit=test))
+    model, data, batches = about.load(name, shared, folder, test)
     dense = evaluate(model, batches)
     first = data.unlabeled(about.images, seed=0)
     with torch.no_grad():

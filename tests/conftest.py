@@ -19,7 +19,8 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from repairability import create_model
+from repairability import PruneResult, create_model, prune
+from repairability.pruning import PruneConfig
 
 SHARED = Path(os.environ.get("REPAIRABILITY_SHARED", Path(__file__).parents[2] / "shared"))
 
@@ -37,6 +38,15 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+
+
+@pytest.fixture(scope="session")
+def result() -> PruneResult:
+    """A small network, pruned: to be saved, read back, and left as it is."""
+    images = torch.randn(60, 3, 9, 9, generator=torch.Generator().manual_seed(2))
+    config = PruneConfig(count=40)
+    model = create_model("networks:Residual")
+    return prune(model, images, sparsity=0.8, rule="erk", score="magnitude", repair="cr", config=config)
 
 
 @pytest.fixture(scope="session")

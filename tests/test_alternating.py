@@ -10,7 +10,8 @@ from torch import Tensor
 
 from repairability import InputError
 from repairability.algebra.alternating import alternating, alternating_levels
-from repairability.algebra.moments import InputMoments, LeastSquares
+from repairability.algebra.least_squares import LeastSquares
+from repairability.algebra.moments import InputMoments
 from repairability.algebra.surgeon import mask_of, removal_trace
 from repairability.scores import Activation, Alternating
 from test_surgeon import smooth_problem, true_loss

@@ -15,14 +15,6 @@ from repairability.checkpoints import save_checkpoint
 from repairability.checkpoints.content import dense_digest
 from repairability.pruning import PruneConfig
 
-IMAGES = torch.randn(60, 3, 9, 9, generator=torch.Generator().manual_seed(2))
-
-
-@pytest.fixture(scope="module")
-def result() -> PruneResult:
-    model = create_model("networks:Residual")
-    return prune(model, IMAGES, sparsity=0.8, rule="erk", score="magnitude", repair="cr", config=PruneConfig(count=40))
-
 
 @pytest.fixture
 def saved(result: PruneResult, tmp_path: Path) -> Path:

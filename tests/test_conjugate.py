@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from repairability.algebra import moments as module
+from repairability.algebra import least_squares as module
 from repairability.algebra.conjugate import conjugate_on_support
 from repairability.algebra.grams import solve_on_support
-from repairability.algebra.moments import LeastSquares, cholesky_work
+from repairability.algebra.least_squares import LeastSquares, cholesky_work
 from test_alternating import layer_problem
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from repairability.algebra.moments import InputMoments, LeastSquares
+from repairability.algebra.least_squares import LeastSquares
+from repairability.algebra.moments import InputMoments
 from repairability.network.unfold import Geometry
 from test_unfold import padded
 

@@ -25,7 +25,7 @@ from repairability import (
     prune,
     repair_model,
 )
-from repairability.algebra.moments import LeastSquares
+from repairability.algebra.least_squares import LeastSquares
 from repairability.masks import apply_masks_, make_masks
 from repairability.network.trace import trace
 from repairability.repairs import REPAIRS, Reconstruction, RepairContext

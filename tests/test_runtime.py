@@ -23,7 +23,7 @@ from repairability.deploy.runtime.graph import read
 from repairability.deploy.runtime.layout import Layouts, Phases, rounded
 from repairability.deploy.runtime.measures import WrongAnswer, check_same
 from repairability.deploy.runtime.packing import pack_dense, pack_sparse
-from repairability.deploy.runtime.plan import Planner
+from repairability.deploy.runtime.planner import Planner
 from repairability.deploy.runtime.stages import Flatten, LinearStage, Mean, Pool, Unreadable
 
 

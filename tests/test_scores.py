@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from repairability import InputError
-from repairability.algebra.moments import InputMoments, LeastSquares
+from repairability.algebra.least_squares import LeastSquares
+from repairability.algebra.moments import InputMoments
 from repairability.masks import magnitude_mask
 from repairability.scores import SCORES, SecondOrder, get_score, second_order
 

@@ -26,14 +26,7 @@ from repairability.checkpoints.positions import ALL, MASK, RICE, decode, encode,
 from repairability.checkpoints.sparse import pack
 from repairability.pruning import PruneConfig
 
-IMAGES = torch.randn(60, 3, 9, 9, generator=torch.Generator().manual_seed(2))
 PAGE = Path(__file__).parents[1] / "docs" / "sparse_format.md"
-
-
-@pytest.fixture(scope="module")
-def result() -> PruneResult:
-    model = create_model("networks:Residual")
-    return prune(model, IMAGES, sparsity=0.8, rule="erk", score="magnitude", repair="cr", config=PruneConfig(count=40))
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from repairability import CalibrationSet, prunable_layers
-from repairability.algebra.moments import InputMoments, LeastSquares
+from repairability.algebra.least_squares import LeastSquares
+from repairability.algebra.moments import InputMoments
 from repairability.algebra.targets import Targets
 from repairability.network.flat import Flat
 from repairability.network.unfold import Geometry

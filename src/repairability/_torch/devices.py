@@ -12,6 +12,6 @@ def device_of(name: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         raise PlaceError(f"device {name!r} is not available here: {first_line(error)}") from error
     return device

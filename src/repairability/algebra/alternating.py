@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from repairability.algebra.grams import cholesky
+from repairability.algebra.multiply import inverse, times
 from repairability.errors import InputError
 
 WEAK, STRONG = 0.1, 1.0
@@ -53,7 +53,10 @@ def alternating_levels(
 
 
 class _Search:
-    """w (free), d (sparse) and v (pull), and the values |w + v / rho| by which d is chosen (point)."""
+    """w (free), d (sparse), u = v / rho (what d left out), and the values w + u of which d keeps the largest (point).
+
+    h w* + rho d - v = (h + rho) w* + rho (d - u - w*), so that w = w* + rho (d - u - w*) (h + rho)^-1.
+    """
 
     def __init__(self, weights: Tensor, grams: Tensor, scale: Tensor) -> None:
         square = (len(weights), *weights.shape[2:] * 2)
@@ -67,15 +70,17 @@ class _Search:
         level = best.abs().max()
         if not (level.isfinite() and self.gram.isfinite().all()):
             raise InputError("weights, grams and scale must be finite")
-        self.point = best / level if level > 0 else best  # far from float32's ends
-        self.goal = self.point @ self.gram  # [G, R, K]
+        self.best = best / level if level > 0 else best  # far from float32's ends
+        self.point = self.best
         self.sparse: Tensor | None = None
-        self.pull = torch.zeros_like(self.point)
-        self.rho = 0.0
+        self.left = torch.zeros_like(self.best)
+        self.rho = 1.0
 
     def pull_by(self, rho: float) -> None:
-        same = torch.eye(self.gram.shape[1], device=self.gram.device)
-        self.inverse = torch.cholesky_inverse(cholesky(self.gram + rho * same))
+        pulled = self.gram.clone()
+        pulled.diagonal(dim1=1, dim2=2).add_(rho)
+        self.inverse = rho * inverse(pulled)
+        self.left *= self.rho / rho  # v stays
         self.rho = rho
 
     def go(self, count: int, steps: int) -> None:
@@ -83,10 +88,9 @@ class _Search:
             raise InputError(f"cannot remove {count} of {self.point.numel()} weights")
         sparse = _largest(self.point, count) if self.sparse is None else self.sparse
         for _ in range(steps):
-            free = (self.goal + self.rho * sparse - self.pull) @ self.inverse
-            self.point = free + self.pull / self.rho
+            self.point = times(sparse - self.left - self.best, self.inverse).add_(self.best).add_(self.left)
             sparse = _largest(self.point, count)
-            self.pull = self.pull + self.rho * (free - sparse)
+            self.left = self.point - sparse
         self.sparse = sparse
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from repairability.algebra.multiply import times
+
 STEPS = 60
 """At most so many; the first ones mend the directions that carry the energy."""
 
@@ -23,14 +25,14 @@ def conjugate_on_support(gram: Tensor, right: Tensor, support: Tensor, start: Te
     h, kept = gram.float(), support.to(gram.device)
     inverse = kept / h.diagonal().clamp(min=torch.finfo(torch.float32).tiny)  # [R, K]
     x = (start * kept).float()
-    left = (right.float() - x @ h) * kept
+    left = (right.float() - times(x, h)) * kept
     goal = TOLERANCE**2 * (right.float().square() * inverse).sum(1, keepdim=True)
     direction = left * inverse
     power = (left * direction).sum(1, keepdim=True)  # [R, 1]
     for _ in range(steps):
         if bool((power <= goal).all()):
             break
-        image = (direction @ h) * kept
+        image = times(direction, h) * kept
         curve = (direction * image).sum(1, keepdim=True)
         step = torch.where(curve > 0, power / curve.clamp(min=torch.finfo(torch.float32).tiny), 0.0)
         x += step * direction

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from repairability.algebra.moments import InputMoments
+from repairability.algebra.multiply import times
 
 _CHUNK = 2**14
 """Columns multiplied at a time; their products are added in float64."""
@@ -37,13 +38,13 @@ class Targets:
         blocks count as uncorrelated.
         """
         x = self.x.reshape(len(self.x) * blocks, -1, self.x.shape[2])
-        own = blocked(weights.to(x.dtype), blocks) @ x  # [G B, R, M]
+        own = times(blocked(weights.to(x.dtype), blocks), x)  # [G B, R, M]
         missing = self.y - own.view(len(self.y), blocks, *own.shape[1:]).sum(1)
         return Targets(x, own + missing.repeat_interleave(blocks, 0) / blocks)
 
     def given(self, weights: Tensor, shift: Tensor) -> Tensor:
         """What a layer with these weights [G, R, K] and this shift [G, R] gives: [G, R, M]."""
-        return torch.baddbmm(shift[..., None].to(self.x.dtype), weights.to(self.x.dtype), self.x)
+        return times(weights.to(self.x.dtype), self.x).add_(shift[..., None].to(self.x.dtype))
 
     def moved(self, given: Tensor) -> Targets:
         """The targets that are nearest to what is given and as good as y.

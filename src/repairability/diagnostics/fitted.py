@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repairability.algebra.moments import InputMoments, LeastSquares
+from repairability.algebra.least_squares import LeastSquares
+from repairability.algebra.moments import InputMoments
 from repairability.algebra.sums import EPS
 from repairability.algebra.targets import joined
 from repairability.allocation import pruned_count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from repairability.algebra.moments import LeastSquares
+from repairability.algebra.least_squares import LeastSquares
 from repairability.algebra.targets import joined
 from repairability.allocation import Allocation
 from repairability.calibration import CalibrationSet, Images

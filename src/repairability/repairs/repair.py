@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from repairability.algebra.moments import LeastSquares
+from repairability.algebra.least_squares import LeastSquares
 from repairability.calibration import CalibrationSet
 from repairability.errors import InputError
 from repairability.naming import Named

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from repairability.algebra.moments import InputMoments, LeastSquares
+from repairability.algebra.least_squares import LeastSquares
+from repairability.algebra.moments import InputMoments
 from repairability.algebra.targets import Targets, blocked
 from repairability.errors import InputError
 from repairability.network.calls import Call

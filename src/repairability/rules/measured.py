@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,55 +14,43 @@ from repairability.prices import Prices
 from repairability.solvers import Problem, Solver, get_solver
 
 
-def raw(
-    layers: Layers,
-    sparsity: float,
-    curves: Any = None,
-    *,
-    solver: str | Solver = "greedy",
-    prices: Prices | None = None,
-) -> Allocation:
-    """Least total activation damage before repair."""
-    return _measured("raw", layers, sparsity, curves, solver, prices)
+class MeasuredRule(Protocol):
+    """What `raw`, `residual`, `rr` and `output` are."""
+
+    def __call__(
+        self,
+        layers: Layers,
+        sparsity: float,
+        curves: Any = None,
+        *,
+        solver: str | Solver = ...,
+        prices: Prices | None = None,
+    ) -> Allocation: ...
 
 
-def residual(
-    layers: Layers,
-    sparsity: float,
-    curves: Any = None,
-    *,
-    solver: str | Solver = "greedy",
-    prices: Prices | None = None,
-) -> Allocation:
-    """Least total activation damage after repair."""
-    return _measured("residual", layers, sparsity, curves, solver, prices)
+def _rule(measure: str, sought: str, usual: str = "greedy") -> MeasuredRule:
+    def rule(
+        layers: Layers,
+        sparsity: float,
+        curves: Any = None,
+        *,
+        solver: str | Solver = usual,
+        prices: Prices | None = None,
+    ) -> Allocation:
+        return _solved(measure, layers, sparsity, curves, solver, prices)
+
+    rule.__name__ = rule.__qualname__ = measure  # and so it can be sent to another process
+    rule.__doc__ = sought
+    return rule
 
 
-def rr(
-    layers: Layers,
-    sparsity: float,
-    curves: Any = None,
-    *,
-    solver: str | Solver = "greedy",
-    prices: Prices | None = None,
-) -> Allocation:
-    """Least total fraction of the damage that remains after repair: relative repairability."""
-    return _measured("rr", layers, sparsity, curves, solver, prices)
+raw = _rule("raw", "Least total activation damage before repair.")
+residual = _rule("residual", "Least total activation damage after repair.")
+rr = _rule("rr", "Least total fraction of the damage that remains after repair: relative repairability.")
+output = _rule("output", "Least total damage at the network's output after repair.", "exact")
 
 
-def output(
-    layers: Layers,
-    sparsity: float,
-    curves: Any = None,
-    *,
-    solver: str | Solver = "exact",
-    prices: Prices | None = None,
-) -> Allocation:
-    """Least total damage at the network's output after repair."""
-    return _measured("output", layers, sparsity, curves, solver, prices)
-
-
-def _measured(
+def _solved(
     measure: str, layers: Layers, sparsity: float, curves: Any, solver: str | Solver, prices: Prices | None
 ) -> Allocation:
     if curves is None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from repairability.algebra.moments import LeastSquares
+from repairability.algebra.least_squares import LeastSquares
 from repairability.naming import name_of, named
 from repairability.scores.activation import Activation
 from repairability.scores.alternating import Alternating

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from repairability.algebra.alternating import alternating, alternating_levels
-from repairability.algebra.moments import LeastSquares
+from repairability.algebra.least_squares import LeastSquares
 from repairability.scores.score import Score, lowest_go
 
 THOROUGH, DEAR = 1024, 3072
@@ -29,7 +29,7 @@ class Alternating(Score):
     def __call__(self, problem: LeastSquares, count: int) -> Tensor:
         best, grams, scale = self._of(problem)
         inputs = grams.shape[1]
-        stages, steps = (20, 10) if inputs <= THOROUGH else (4, 10) if inputs <= DEAR else (3, 7)
+        stages, steps = (10, 14) if inputs <= THOROUGH else (4, 10) if inputs <= DEAR else (3, 7)
         return lowest_go(alternating(best, grams, scale, count, stages=stages, steps=steps).abs(), count)
 
     def levels(self, problem: LeastSquares, counts: Sequence[int], ridge: float) -> list[tuple[Tensor, Tensor]]:

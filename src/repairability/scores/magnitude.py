@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from repairability.algebra.moments import LeastSquares
+from repairability.algebra.least_squares import LeastSquares
 from repairability.scores.score import Score, lowest_go
 
 

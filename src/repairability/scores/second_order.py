@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from repairability.algebra.grams import cholesky
-from repairability.algebra.moments import LeastSquares
+from repairability.algebra.least_squares import LeastSquares
 from repairability.algebra.surgeon import Removal, mask_of, removal_trace, wide_trace
 from repairability.scores.score import Score
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from repairability.deploy.runtime.executor import TIMES, Executor
 from repairability.deploy.runtime.graph import read
 from repairability.deploy.runtime.measures import LayerTime, check_same, timed
-from repairability.deploy.runtime.plan import Planner
+from repairability.deploy.runtime.planner import Planner
 from repairability.deploy.runtime.stages import LinearStage, Staged
 from repairability.progress import track
 

@@ -1,101 +1,40 @@
-"""The one import of numba: the steps of a `program`, each for a team of threads that share its filters."""
+"""The steps of a `program`, each for a team of threads that share its filters."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
+from repairability.deploy.runtime import compiled as made_by
 from repairability.deploy.runtime import program as p
-from repairability.errors import MissingExtraError
+from repairability.deploy.runtime import vectors, writer
+from repairability.deploy.runtime.compiled import (
+    cached,
+    compiled,
+    dense_tile,
+    meet,
+    pool_tile,
+    single_row,
+    sparse_tile,
+    total,
+    turn,
+    unzip,
+)
 
-try:
-    from numba import njit, types
-    from numba.core import cgutils
-    from numba.extending import intrinsic
-except ModuleNotFoundError as error:
-    raise MissingExtraError("numba", "runtime") from error
-
-from repairability.deploy.runtime import vectors
-
-LANES, SHARED, LARGEST = vectors.LANES, vectors.SHARED, vectors.LARGEST
-_INT, _REAL = types.int64, types.float32
-_SOURCES = zlib.crc32(b"".join(Path(str(module.__file__)).read_bytes() for module in (vectors, p)))
-_WIDTHS = tuple(lanes for lanes in (16, 8, 4, 2) if lanes <= LANES)
-_SIZES = {filters: range(1, largest + 1) for filters, largest in LARGEST.items()}
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+LANES, SHARED, LARGEST = writer.LANES, vectors.SHARED, vectors.LARGEST
+_SOURCES = zlib.crc32(b"".join(Path(str(module.__file__)).read_bytes() for module in (writer, vectors, made_by, p)))
 
 
-def _compiled(function: Function) -> Function:
-    compiled: Function = njit(nogil=True)(function)
-    return compiled
-
-
-def _cached(function: Function) -> Function:
-    compiled: Function = njit(nogil=True, cache=True)(function)
-    return compiled
-
-
-def _coded(function: Function) -> Function:
-    coded: Function = intrinsic(function)
-    return coded
-
-
-def _vector_code(arguments: Any, write: Any, returns: Any = types.void) -> Any:
-    """A function of one tuple for numba whose body `write(builder, items)` writes."""
-
-    @_coded
-    def function(context: Any, given: Any) -> Any:
-        def code(context: Any, builder: Any, _: Any, values: Any) -> Any:
-            result = write(builder, cgutils.unpack_tuple(builder, values[0]))
-            return context.get_dummy_value() if result is None else result
-
-        return returns(types.Tuple(arguments)), code
-
-    return function
-
-
-def _tiles(filters: int) -> Any:
-    def write(builder: Any, values: Any) -> None:
-        writer = vectors.Writer(builder)
-        writer.switch(values[0], _SIZES[filters], lambda size: vectors.tile(writer, size, filters, values[1:]))
-
-    return write
-
-
-def _pools(builder: Any, values: Any) -> None:
-    writer = vectors.Writer(builder)
-    writer.switch(values[0], _SIZES[1], lambda size: vectors.pool(writer, size, values[1:]))
-
-
-def _unzips(builder: Any, values: Any) -> None:
-    """By vectors of as many numbers as the first item says."""
-    writer = vectors.Writer(builder)
-    writer.switch(values[0], _WIDTHS, lambda lanes: vectors.unzip(vectors.Writer(builder, lanes), *values[1:]))
-
-
-_TILE = (*[_INT] * 11, _REAL, _REAL)
-_sparse_tile = _vector_code(_TILE, _tiles(1))
-_dense_tile = _vector_code(_TILE, _tiles(SHARED))
-_row = _vector_code(_TILE[1:], lambda b, v: vectors.tile(vectors.Writer(b, 1), 1, 1, v))
-_pool_tile = _vector_code((*[_INT] * 5, _REAL), _pools)
-_total = _vector_code((_INT, _INT), lambda b, v: vectors.total(vectors.Writer(b), *v), _REAL)
-_unzip = _vector_code([_INT] * 5, _unzips)
-_turn = _vector_code([_INT] * 4, lambda b, v: vectors.turn(vectors.Writer(b), *v))
-_meet = _vector_code((_INT, _INT), lambda b, v: vectors.meet(vectors.Writer(b), *v))
-
-
-@_compiled
+@compiled
 def _share(count: int, member: int, team: int) -> tuple[int, int]:
     return count * member // team, count * (member + 1) // team
 
 
-@_compiled
+@compiled
 def _clear_borders(step: Any, arena: Any, plane: int) -> None:
     """Zeros right of each row and below the last: what a tile wrote there means nothing, and the next layer pads."""
     at = step[p.TARGET] + plane * step[p.PLANE]
@@ -106,7 +45,7 @@ def _clear_borders(step: Any, arena: Any, plane: int) -> None:
         arena[x] = 0.0
 
 
-@_compiled
+@compiled
 def _product(step: Any, numbers: Any, program: Any, arena: Any, member: int, team: int) -> None:
     """A convolution, or a linear layer whose positions are samples: tile by tile, block by block of the channels (so
     that what a tile reads stays in the first cache), filter by filter.
@@ -131,14 +70,14 @@ def _product(step: Any, numbers: Any, program: Any, arena: Any, member: int, tea
                 weights = (offsets.ctypes.data + 4 * row[0], values.ctypes.data + 4 * row[1], row[2])
                 target = base + 4 * step[p.TARGET] + out
                 if dense:
-                    _dense_tile((size, target, plane, source, *weights, bias, *ends))
+                    dense_tile((size, target, plane, source, *weights, bias, *ends))
                 else:
-                    _sparse_tile((size, target, plane, source, *weights, bias, *ends))
+                    sparse_tile((size, target, plane, source, *weights, bias, *ends))
     for f in range(begin * filters, end * filters):
         _clear_borders(step, arena, f)
 
 
-@_compiled
+@compiled
 def _split(step: Any, arena: Any, source: Any, start: int, channel: int, target: int) -> None:
     """A plane cut into its phases: padded row Y and column X stand in phase (Y mod s, X mod t), at the quotients, so
     that a convolution of strides s, t reads each of its taps as a run. With 1, 1: a copy with other borders.
@@ -162,15 +101,15 @@ def _split(step: Any, arena: Any, source: Any, start: int, channel: int, target:
             even = base + 4 * (phase + (step[p.LEFT] % 2) * step[p.SUBPLANE] + step[p.LEFT] // 2)
             odd = base + 4 * (phase + ((step[p.LEFT] + 1) % 2) * step[p.SUBPLANE] + (step[p.LEFT] + 1) // 2)
             done, start_of_row = columns // 2 * 2, source.ctypes.data + 4 * row
-            _unzip((lanes, start_of_row, even, odd, done // (2 * lanes)))
+            unzip((lanes, start_of_row, even, odd, done // (2 * lanes)))
             last = done - 2 * lanes  # once more, up to the end
-            _unzip((lanes, start_of_row + 4 * last, even + 2 * last, odd + 2 * last, 1))
+            unzip((lanes, start_of_row + 4 * last, even + 2 * last, odd + 2 * last, 1))
         for x in range(done, columns):
             right = x + step[p.LEFT]
             arena[phase + (right % by) * step[p.SUBPLANE] + right // by] = source[row + x]
 
 
-@_compiled
+@compiled
 def _pool(step: Any, numbers: Any, offsets: Any, arena: Any, channel: int, scratch: int) -> None:
     """The largest, or the mean, over the taps of a window, from the phases in `scratch`."""
     tiles = (step[p.VECTORS] + step[p.TILE] - 1) // step[p.TILE]
@@ -180,11 +119,11 @@ def _pool(step: Any, numbers: Any, offsets: Any, arena: Any, channel: int, scrat
         out = base + 4 * (step[p.TARGET] + channel * step[p.PLANE] + here * LANES)
         taps = offsets.ctypes.data + 4 * step[p.TAPS]
         source = base + 4 * (scratch + here * LANES)
-        _pool_tile((following - here, out, source, taps, step[p.COUNT], numbers[p.SCALE]))
+        pool_tile((following - here, out, source, taps, step[p.COUNT], numbers[p.SCALE]))
     _clear_borders(step, arena, channel)
 
 
-@_compiled
+@compiled
 def _single(step: Any, numbers: Any, program: Any, arena: Any, member: int, team: int) -> None:
     """A linear layer on one sample: each output a sum over its nonzeros, or runs of outputs over all inputs."""
     _, _, lists, offsets, values, biases = program
@@ -196,7 +135,7 @@ def _single(step: Any, numbers: Any, program: Any, arena: Any, member: int, team
             out, bias = base + 4 * (step[p.TARGET] + f), biases.ctypes.data + 4 * (step[p.BIAS] + f)
             weights = (offsets.ctypes.data + 4 * row[0], values.ctypes.data + 4 * row[1], row[2])
             residual = base + 4 * (step[p.RESIDUAL] + f) if step[p.RESIDUAL] >= 0 else 0
-            _row((out, 0, source, *weights, bias, 1, 1, residual, low, high))
+            single_row((out, 0, source, *weights, bias, 1, 1, residual, low, high))
         return
     row = lists[step[p.LISTS]]
     tiles = (step[p.VECTORS] + step[p.TILE] - 1) // step[p.TILE]
@@ -206,7 +145,7 @@ def _single(step: Any, numbers: Any, program: Any, arena: Any, member: int, team
         out = base + 4 * step[p.TARGET] + here
         matrix, taken = values.ctypes.data + 4 * row[1] + here, offsets.ctypes.data + 4 * row[0]
         bias = biases.ctypes.data + 4 * step[p.BIAS]
-        _sparse_tile((size, out, 0, matrix, taken, source, row[2], bias, 1, 1, bias + 4 * LANES + here, low, high))
+        sparse_tile((size, out, 0, matrix, taken, source, row[2], bias, 1, 1, bias + 4 * LANES + here, low, high))
 
 
 def _made_of(sources: int) -> tuple[Callable[..., None], Callable[..., None]]:
@@ -214,7 +153,7 @@ def _made_of(sources: int) -> tuple[Callable[..., None], Callable[..., None]]:
     digest of the other files that it is made of.
     """
 
-    @_cached
+    @cached
     def run(
         program: Any,
         begin: int,
@@ -262,7 +201,7 @@ def _made_of(sources: int) -> tuple[Callable[..., None], Callable[..., None]]:
                         elif kind == p.MEAN:
                             at = arena.ctypes.data + 4 * (step[p.SOURCE] + channel * step[p.SOURCE_PLANE])
                             features[step[p.TARGET] + channel * samples + image] = (
-                                _total((at, step[p.VECTORS])) * numbers[p.SCALE]
+                                total((at, step[p.VECTORS])) * numbers[p.SCALE]
                             )
                         else:
                             for y in range(height):
@@ -276,9 +215,9 @@ def _made_of(sources: int) -> tuple[Callable[..., None], Callable[..., None]]:
                                     outputs[to : to + width] = source[row : row + width]
                 if team > 1:
                     met += team
-                    _meet((counter.ctypes.data, met))
+                    meet((counter.ctypes.data, met))
 
-    @_cached
+    @cached
     def turned(source: Any, rows: int, columns: int, source_row: int, target: Any, target_row: int) -> None:
         """Rows x columns numbers, transposed. Squares overlap at the ends."""
         if sources < 0:
@@ -293,7 +232,7 @@ def _made_of(sources: int) -> tuple[Callable[..., None], Callable[..., None]]:
             for right in range(0, columns, LANES):
                 x = min(right, columns - LANES)
                 begin = source.ctypes.data + 4 * (y * source_row + x)
-                _turn((begin, 4 * source_row, target.ctypes.data + 4 * (x * target_row + y), 4 * target_row))
+                turn((begin, 4 * source_row, target.ctypes.data + 4 * (x * target_row + y), 4 * target_row))
 
     return run, turned
 

@@ -14,12 +14,12 @@ from repairability.deploy.runtime.stages import Unreadable
 from repairability.progress import track
 
 
-class Replaced(nn.Module):
-    """A layer by the kernels. Whoever reads its weight finds it."""
+class _Substitute(nn.Module):
+    """In a layer's place. Whoever reads the layer's weight finds it."""
 
-    def __init__(self, plain: nn.Module, engine: Engine) -> None:
+    def __init__(self, plain: nn.Module) -> None:
         super().__init__()
-        self.plain, self.engine = plain, engine
+        self.plain = plain
 
     @property
     def weight(self) -> Any:
@@ -28,6 +28,14 @@ class Replaced(nn.Module):
     @property
     def bias(self) -> Any:
         return self.plain.bias
+
+
+class Replaced(_Substitute):
+    """A layer by the kernels."""
+
+    def __init__(self, plain: nn.Module, engine: Engine) -> None:
+        super().__init__(plain)
+        self.engine = engine
 
     def forward(self, x: Tensor) -> Tensor:
         if isinstance(self.plain, nn.Linear) and x.dim() != 2:
@@ -35,21 +43,12 @@ class Replaced(nn.Module):
         return self.engine(x)
 
 
-class _Recorder(nn.Module):
-    """Stands in a layer's place for one pass and keeps what it was given."""
+class _Recorder(_Substitute):
+    """Stands there for one pass and keeps what it was given."""
 
     def __init__(self, plain: nn.Module) -> None:
-        super().__init__()
-        self.plain = plain
+        super().__init__(plain)
         self.given: list[Tensor] = []
-
-    @property
-    def weight(self) -> Any:
-        return self.plain.weight
-
-    @property
-    def bias(self) -> Any:
-        return self.plain.bias
 
     def forward(self, x: Tensor) -> Any:
         self.given.append(x.detach().clone())
