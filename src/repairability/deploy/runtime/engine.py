@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from repairability.deploy.runtime.executor import TIMES, Executor
 from repairability.deploy.runtime.graph import read
-from repairability.deploy.runtime.measures import LayerTime, check_same, timed
+from repairability.deploy.runtime.measures import LayerTime, check_same, quickest
 from repairability.deploy.runtime.planner import Planner
 from repairability.deploy.runtime.stages import LinearStage, Staged
 from repairability.progress import track
@@ -32,7 +32,7 @@ class Engine:
             executor = self._executor(network, example)
             if threads > 1:  # where layers are short, threads wait for each other longer than they work
                 single = self._planned(network, example, self.dense, 1)
-                together, alone = timed([lambda: executor(example), lambda: single(example)], seconds=0.1)
+                together, alone = quickest([lambda: executor(example), lambda: single(example)], seconds=0.1)
                 if alone < together:
                     self.threads, self.executors[tuple(example.shape)] = 1, single
 
@@ -73,8 +73,9 @@ class Engine:
         for number in track(both, "timing layers", len(both)):
             stage = network.stages[number]
             assert isinstance(stage, LinearStage)
-            taken = timed([_stage(executor, number) for executor in ways], seconds=0.04)
-            sparse, dense = (x / TIMES for x in taken)
+            taken = quickest([_stage(executor, number) for executor in ways], seconds=0.04)
+            images = len(example) if len(network.shapes[stage.source]) == 3 else 1
+            sparse, dense = (x / TIMES * images for x in taken)
             if kernels == "dense" or (kernels == "measured" and dense < sparse):
                 chosen.add(number)
             if stage.layer:

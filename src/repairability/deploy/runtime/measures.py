@@ -22,7 +22,7 @@ class WrongAnswer(RepairabilityError):
 
 @dataclass(frozen=True)
 class LayerTime:
-    """A layer, and what it takes in milliseconds for one image (a linear layer: for the example's batch)."""
+    """A layer, and what one thread takes for the example's batch, in milliseconds."""
 
     name: str
     sparsity: float
@@ -32,16 +32,29 @@ class LayerTime:
 
 
 def timed(functions: Sequence[Callable[[], object]], seconds: float, least: int = 5) -> list[float]:
-    """The median of each, in turn, so that a slow moment is everyone's."""
+    """The median of each, in turn, so that a slow moment is everyone's. Each turn begins with a call that is not
+    counted: of the one before it, torch's idle threads go on turning for some milliseconds.
+    """
+    return [statistics.median(taken) for taken in _times(functions, seconds, least, warm=True)]
+
+
+def quickest(functions: Sequence[Callable[[], object]], seconds: float, least: int = 5) -> list[float]:
+    """The least of each: what else the machine does only adds to a time, so that a choice is made by these."""
+    return [min(taken) for taken in _times(functions, seconds, least, warm=False)]
+
+
+def _times(functions: Sequence[Callable[[], object]], seconds: float, least: int, *, warm: bool) -> list[list[float]]:
     times: list[list[float]] = [[] for _ in functions]
     begun, rounds = time.perf_counter(), 0
     while rounds < least or (time.perf_counter() - begun < seconds and rounds < 100):
         for function, taken in zip(functions, times, strict=True):
+            if warm:
+                function()
             start = time.perf_counter()
             function()
             taken.append(time.perf_counter() - start)
         rounds += 1
-    return [statistics.median(taken) for taken in times]
+    return times
 
 
 def check_same(given: Tensor, expected: Tensor, where: str) -> None:
