@@ -1,4 +1,4 @@
-"""What the strongest repair costs: seconds, peak memory, and as a multiple of one dense forward pass of its images.
+"""What reconstruct-all costs: seconds, peak memory, and as a multiple of one dense forward pass of its images.
 
     python benchmarks/reconstruct.py SHARED DATA [resnet20|resnet18|resnet50 ...] [--images N] [--only second_order]
 

@@ -21,7 +21,7 @@ VERBS = (
 
 app = typer.Typer(
     name="repairability",
-    help="Post-training pruning at very high sparsity: no labels, no gradients, no retraining.",
+    help="Post-training pruning at very high sparsity: no labels, no retraining.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
