@@ -1,6 +1,6 @@
-"""What each simplification of the strong recipe keeps and costs, on ResNet20 / CIFAR-10.
+"""What each simplification of the strong recipe keeps and costs.
 
-    python benchmarks/ablation.py SHARED DATA [--sparsity 0.95] [--draws 2] [--parts budget,trials,repair]
+    python benchmarks/ablation.py SHARED DATA [resnet20] [--sparsity 0.95] [--draws 2] [--parts budget,trials,repair]
 
 budget: input columns for each unknown of a refit (64 in the recipe). trials: how much the measure `output` looks at the
 network's output (one pass of small batches, up to seven levels a layer). repair: the rule `output` under the paper's
@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from strong import NETWORKS
 from timing import machine
 
 import repairability as rp
-from repairability import CalibrationSet, Recipe, create_model, evaluate, get_recipe, load_data, prune
+from repairability import CalibrationSet, Recipe, evaluate, get_recipe, prune
 from repairability.diagnostics import output
 from repairability.progress import track
 from repairability.repairs import get_repair
@@ -66,20 +67,19 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="What each simplification of the strong recipe keeps and costs.")
     parser.add_argument("shared", type=Path)
     parser.add_argument("data", type=Path)
+    parser.add_argument("network", nargs="?", default="resnet20", choices=NETWORKS)
     parser.add_argument("--sparsity", type=float, default=0.95)
     parser.add_argument("--draws", type=int, default=2)
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     given = parser.parse_args()
-    weights = given.shared / "data" / "checkpoints" / "resnet20-12fca82f.th"
-    model = create_model("resnet20", num_classes=10, weights=weights)
-    data = load_data(f"npz:{given.data / 'cifar10'}.npz")
-    batches = list(data.test.batches(100))
+    about = NETWORKS[given.network]
+    model, data, batches = about.load(given.network, given.shared, given.data)
     variants = [(part, *variant) for part in given.parts.split(",") for variant in PARTS[part]]
     rows = []
     for part, name, recipe, settings in track(variants, "variants", len(variants)):
         kept, spent = [], []
         for draw in range(given.draws):
-            many = 1024 if part != "repair" else 1024 + 1664  # BatchNorm takes 2,560 behind the statistics' 128
+            many = 128 + 2560 if part == "repair" else about.images  # BatchNorm takes 2,560 behind the statistics' 128
             calibration = CalibrationSet(data.unlabeled(many, seed=draw), 128)
             with changed(settings):
                 start = time.perf_counter()
@@ -90,5 +90,5 @@ if __name__ == "__main__":
         rows.append((part, name, f"{sum(kept) / len(kept):.2f}", shown, f"{min(spent):.1f}"))
         print("  ".join(rows[-1]), flush=True)
     columns = ("part", "variant", "top-1", "draws", "seconds")
-    caption = f"ResNet20 / CIFAR-10 at {100 * given.sparsity:g} %, 10,000 test images; {machine()}"
+    caption = f"{given.network} / {about.data} at {100 * given.sparsity:g} %, 10,000 test images; {machine()}"
     print(Table(columns, rows, caption + f"; {torch.get_num_threads()} threads"))

@@ -46,6 +46,7 @@ class Network:
 
 NETWORKS = {
     "resnet20": Network("resnet20-12fca82f.th", "cifar10", 10, 1024),
+    "resnet32": Network("resnet32-d509ac18.th", "cifar10", 10, 1024),
     "resnet56": Network("resnet56-4bfd9763.th", "cifar10", 10, 1024),
     "resnet18": Network("resnet18_cifar100.safetensors", "cifar100", 100, 512, 64),
     "resnet50_v1": Network("resnet50_v1_imagenet.safetensors", "imagenet", 1000, 512),
