@@ -101,6 +101,8 @@ class ReportData(Value):
         for name, kind in PARTS.items():
             object.__setattr__(self, name, _read(name, kind, getattr(self, name)))
         object.__setattr__(self, "allocations", tuple(self.allocations))
+        if not all(self.allocations):
+            raise InputError("an allocation of the report holds no layer")
         seen = set()
         for row in self.results:
             key = (row["rule"], row["repair"], round(row["sparsity"], 6), row["seed"])
