@@ -19,7 +19,7 @@ from repairability._torch import threads
 SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
-    ["errors", "naming", "tables", "progress", "provenance", "_files", "_imports", "_torch", "_vision"],
+    ["errors", "naming", "tables", "progress", "provenance", "_json", "_files", "_imports", "_torch", "_vision"],
     ["algebra", "curves", "allocation"],
     ["network"],
     ["calibration", "comparison", "evaluation", "transition", "models", "data", "solvers", "masks", "prices"],
@@ -37,7 +37,7 @@ SHELVES = [
     ["__main__"],
 ]
 SHELF = {room: number for number, rooms in enumerate(SHELVES) for room in rooms}
-GROUND = ["errors", "tables"]  # the ground floor's own floor: anyone may use these
+GROUND = ["errors", "_json", "tables"]  # the ground floor's own floor: anyone may use these
 NUMPY_ONLY = ["allocation", "curves", "prices", "solvers"]
 OPTIONAL = {
     "torchvision": "_vision",

@@ -10,7 +10,7 @@ import pytest
 
 from repairability import create_model, prunable_layers
 from repairability.experiments import RunSpec, read_study
-from repairability.experiments.store import Record
+from repairability.experiments.record import Record
 from repairability.rules import allocate, get_rule
 from reproduction.sections.boundaries import classes_of, crossing
 from test_report_studies import failed, line, run, seeds, study_tables

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from repairability.experiments.record import Record
 from repairability.experiments.spec import RunSpec
-from repairability.experiments.store import Record
 from test_report_studies import study_section, study_tables
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from repairability.experiments.store import Record
+from repairability.experiments.record import Record
 from repairability.report import charts
 from repairability.report.estimates import Estimate, gaps
 from repairability.report.sections.accuracy import gap_charts, sweeps

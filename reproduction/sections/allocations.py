@@ -10,8 +10,8 @@ from typing import Any
 
 from repairability.allocation import Allocation
 from repairability.errors import RepairabilityError
+from repairability.experiments.record import Record
 from repairability.experiments.spec import PAPER_LAYERS, RunSpec
-from repairability.experiments.store import Record
 from repairability.models import create_model
 from repairability.network.discover import prunable_layers
 from repairability.report import charts

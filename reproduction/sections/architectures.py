@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from repairability.experiments.store import Record
+from repairability.experiments.record import Record
 from repairability.report.estimates import gaps, leaders
 from repairability.report.sections.accuracy import gap_charts, sweeps
 from repairability.report.sections.groups import Group, Key, gap_cells, groups

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from repairability.data import DATA_SETS
+from repairability.experiments.record import Record
 from repairability.experiments.spec import RunSpec
-from repairability.experiments.store import Record
 from repairability.report.estimates import estimates, leaders
 from repairability.report.methods import ordered
 from repairability.report.sections.accuracy import gap_table, sweeps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from repairability.experiments.store import Record
+from repairability.experiments.record import Record
 from repairability.report.sections.groups import groups
 from repairability.report.sections.section import Section
 from repairability.report.tables import short_percent

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from repairability.experiments.record import Record
 from repairability.experiments.spec import RunSpec
-from repairability.experiments.store import Record
 from repairability.report.estimates import Estimate, Row, estimates, over_seeds
 from repairability.report.methods import ordered
 from repairability.report.sections.groups import Cells, Group, Key, model_name

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from repairability.calibration import BN_BATCHES
+from repairability.experiments.record import Record
 from repairability.experiments.spec import RunSpec
-from repairability.experiments.store import Record
 from repairability.pruning import grid_for
 from repairability.repairs.batchnorm import SHORT
 from repairability.report.sections.groups import done

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from repairability.detect import Transition
-from repairability.experiments.store import Record
+from repairability.experiments.record import Record
 from repairability.report.sections.detectors import bounds, null_text, score_charts, transition_of
 from repairability.report.sections.groups import data_name, done, groups, model_name
 from repairability.report.sections.section import Section

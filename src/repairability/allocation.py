@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from repairability.errors import InputError, unknown
-from repairability.naming import ByLayer
+from repairability.errors import InputError, unknown, whole_of
+from repairability.naming import ByLayer, rows_by_layer
 from repairability.tables import Table, Tidy, percent
 
 
@@ -27,7 +27,10 @@ def check_sparsity(value: object, what: str = "sparsity") -> float:
     """`value` as a finite float in [0, 1], or an error that repeats it."""
     if isinstance(value, bool) or (not isinstance(value, (int, float)) and not hasattr(value, "__float__")):
         raise InputError(f"{what} must be a number between 0 and 1, not {value!r}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        number = math.inf
     if not math.isfinite(number) or not 0 <= number <= 1:
         hint = f"; did you mean {number / 100:g}?" if 1 < number <= 100 else ""
         raise InputError(f"{what} must be between 0 and 1 (pruned / total), not {number:g}{hint}")
@@ -121,14 +124,14 @@ class Allocation(Tidy, ByLayer[float]):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Allocation:
-        rows = list(data["layers"])
+        layers = rows_by_layer(data["layers"])
         return cls(
-            {row["name"]: row["sparsity"] for row in rows},
-            {row["name"]: int(row["total"]) for row in rows},
-            int(data["n_all"]),
+            {layer: row["sparsity"] for layer, row in layers.items()},
+            {layer: whole_of(row["total"], f"the weights of layer {layer!r}") for layer, row in layers.items()},
+            whole_of(data["n_all"], "n_all"),
             str(data["rule"]),
-            None if data["target"] is None else float(data["target"]),
-            None if data.get("parameters") is None else int(data["parameters"]),
+            None if data["target"] is None else check_sparsity(float(data["target"]), "the target"),
+            None if data.get("parameters") is None else whole_of(data["parameters"], "parameters"),
         )
 
     def rows(self) -> list[dict[str, object]]:

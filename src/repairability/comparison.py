@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from repairability._torch import evaluating
+from repairability._torch import check_finite, evaluating, is_finite
 from repairability.errors import InputError, unknown
 from repairability.network.batches import Batch, Forward, run, taken, to_model
 from repairability.network.outputs import Output, is_logits, picked
@@ -83,6 +83,8 @@ def agreement(
                 compared.resolve(raw, output)
                 yield picked(raw, output), picked(run(ours, to_model(given, ours), forward), output)
 
+    check_finite(dense, "the dense network")
+    check_finite(other, "the other network")
     compared = Comparison(distance)
     return agreement_of_outputs(both(), compared)
 
@@ -143,6 +145,9 @@ def agreement_of_outputs(pairs: Iterable[tuple[Tensor, Tensor]], comparison: Com
     for theirs, ours in pairs:
         if theirs.shape != ours.shape:
             raise InputError(f"the networks put out {tuple(theirs.shape)} and {tuple(ours.shape)}")
+        for whose, tensor in (("dense", theirs), ("other", ours)):
+            if not is_finite(tensor):
+                raise InputError(f"the {whose} network puts out nan or inf, which nothing can be compared with")
         if compared.distance == "kl":
             ways = theirs.argmax(-1).flatten(), ours.argmax(-1).flatten()
             same, places = same + int((ways[0] == ways[1]).sum()), places + len(ways[0])

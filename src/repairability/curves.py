@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from repairability.errors import InputError
-from repairability.naming import ByLayer
+from repairability.naming import ByLayer, rows_by_layer
 from repairability.tables import Table, Value
 
 FloatArray = NDArray[np.float64]
@@ -121,11 +121,11 @@ class Curves(Value, ByLayer[FloatArray]):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Curves:
-        rows = list(data["layers"])
+        layers = rows_by_layer(data["layers"])
         return cls(
             str(data["measure"]),
-            {row["name"]: _frozen(row["grid"]) for row in rows},
-            {row["name"]: _frozen(row["values"]) for row in rows},
+            {layer: _frozen(row["grid"]) for layer, row in layers.items()},
+            {layer: _frozen(row["values"]) for layer, row in layers.items()},
         )
 
 

@@ -58,21 +58,56 @@ def of_the_place(error: BaseException) -> bool:
     return False
 
 
+_UNSAFE = ("weights only load failed", "weights_only", "allow_pickle", "trust_remote_code")
+"""How other libraries advise to read a file so that it may run code: words that we do not repeat."""
+
+
+def advises_danger(error: BaseException) -> bool:
+    return any(words in str(error).lower() for words in _UNSAFE)
+
+
 def first_line(error: BaseException) -> str:
-    """What an error of somebody else says, in one line; its type where it says nothing."""
+    """What an error of somebody else says, in one line; its type where it says nothing. Where it advises to load what
+    might run code, only that there is such a thing.
+    """
+    if advises_danger(error):
+        return "it holds more than plain tensors and arrays, and such content might run code: it is not read"
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def safe_cause(error: BaseException) -> BaseException | None:
+    """What an error of ours is raised from: the other one, but for one whose words would be repeated."""
+    return None if advises_danger(error) else error
+
+
+def shortened(value: object, most: int = 200) -> str:
+    """How a value from somebody's file is repeated: as it is written, and not at any length."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def check_whole(value: object, what: str, least: int, most: int | None = None) -> int:
     """`value` as a whole number between the two, or an error that repeats it."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise InputError(f"{what} must be a whole number, not {value!r}")
+        raise InputError(f"{what} must be a whole number, not {shortened(value)}")
     number = int(value.__index__())
     if number < least:
         raise InputError(f"{what} must be at least {least}, not {number}")
     if most is not None and number > most:
         raise InputError(f"{what} must be at most {most}, not {number}")
     return number
+
+
+MOST_COUNT = 2**62
+"""What a file says beyond that is no count of anything."""
+
+
+def whole_of(value: object, what: str, least: int = 0) -> int:
+    """A count as a file says it: a whole number, as such, as a text, or as a float without a fraction."""
+    digits = isinstance(value, str) and len(value) < 40 and value.strip().isdecimal()
+    if digits or (isinstance(value, float) and value.is_integer()):
+        value = int(value)  # type: ignore[call-overload]
+    return check_whole(value, what, least, MOST_COUNT)
 
 
 def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownError:
@@ -85,4 +120,4 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownError:
         hint = f"known: {', '.join(names) or 'none'}"
     else:
         hint = f"known: {', '.join(names[:12])} and {len(names) - 12} more"
-    return UnknownError(f"unknown {kind} {given!r}; {hint}")
+    return UnknownError(f"unknown {kind} {shortened(given)}; {hint}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from repairability._torch import evaluating
+from repairability._torch import check_finite, check_output, evaluating
 from repairability.errors import InputError
 from repairability.network.batches import LABELS, Batch, Forward, run, taken, to_model
 from repairability.network.outputs import Output, picked
@@ -92,8 +92,10 @@ def evaluate(
     A batch is a tuple whose last item are the labels, or a mapping with "labels" (or "label", "targets", "target").
     Without a metric the network is a classifier, [n, classes]. `metric` takes the pairs of outputs and labels of all
     batches and gives figures: `Perplexity()`, `MeanIoU(classes)`, or a function of one's own. `output` picks from a
-    tuple or mapping; `forward(model, batch)` is given the batch without its labels.
+    tuple or mapping; `forward(model, batch)` is given the batch without its labels. A network that holds nan or inf, or
+    puts such out, is refused.
     """
+    check_finite(model)
     spent: list[float] = []
 
     def pairs() -> Iterator[tuple[Tensor, Tensor]]:
@@ -104,6 +106,7 @@ def evaluate(
                 raw = run(network, to_model(inputs if forward else taken(network, inputs), network), forward)
                 spent.append(time.perf_counter() - start)
                 tensor = picked(raw, output)
+                check_output(tensor)
                 yield tensor, labels.to(tensor.device)
 
     if metric is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from repairability.errors import InputError, unknown
+from repairability.errors import InputError, shortened, unknown
 
 Thing = TypeVar("Thing")
 
@@ -57,3 +57,16 @@ class ByLayer(Mapping[str, Thing]):
 
     def __len__(self) -> int:
         return len(self.by_layer())
+
+
+def rows_by_layer(rows: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """The rows of a file by the name of their layer; one without a name, or of a layer that was there, is refused."""
+    layers: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        name = row["name"]
+        if not isinstance(name, str):
+            raise InputError(f"a layer has a name, not {shortened(name)}")
+        if name in layers:
+            raise InputError(f"layer {shortened(name)} comes twice")
+        layers[name] = row
+    return layers

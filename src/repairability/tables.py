@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +15,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 from typing_extensions import Self
 
-from repairability.errors import InputError, MissingExtraError, RepairabilityError
+from repairability._json import read_json, strict_json
+from repairability.errors import InputError, MissingExtraError, RepairabilityError, shortened
 
 
 @dataclass(frozen=True)
@@ -74,15 +75,12 @@ class Value(ABC):
     __hash__ = None  # type: ignore[assignment]  # values hold mappings
 
     def to_json(self) -> str:
-        return json.dumps(self.to_dict(), indent=2)
+        return strict_json(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InputError(f"this is not JSON: {error}") from error
-        with _reading(f"this JSON is not of type {cls.__name__}"):
+        data = read_json(text)
+        with reading(f"this JSON is not of type {cls.__name__}"):
             return cls.from_dict(data)
 
 
@@ -101,7 +99,7 @@ class Tidy(Value):
     def from_rows(cls, rows: Sequence[Mapping[str, Any]]) -> Self:
         if not rows:
             raise InputError(f"these rows hold no {cls.__name__}: there are none")
-        with _reading(f"these rows hold no {cls.__name__}"):
+        with reading(f"these rows hold no {cls.__name__}"):
             return cls.of_rows(rows)
 
     def to_csv(self) -> str:
@@ -109,7 +107,7 @@ class Tidy(Value):
 
     @classmethod
     def from_csv(cls, text: str) -> Self:
-        return cls.from_rows(list(csv.DictReader(io.StringIO(text))))
+        return cls.from_rows(read_csv(text))
 
     def to_frame(self) -> Any:
         """A pandas DataFrame."""
@@ -121,14 +119,14 @@ class Tidy(Value):
 
 
 @contextmanager
-def _reading(what: str) -> Iterator[None]:
+def reading(what: str) -> Iterator[None]:
     """Content that is not what it should be becomes one error; ours pass as they are."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         if isinstance(error, RepairabilityError):
             raise
-        raise InputError(f"{what}: {error!r}") from error
+        raise InputError(f"{what}: {shortened(error)}") from error
 
 
 def frame_of(rows: Sequence[Mapping[str, object]]) -> Any:
@@ -145,10 +143,44 @@ def percent(sparsity: float) -> str:
     return f"{100 * sparsity:.2f} %"
 
 
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+"""How a text begins that a spreadsheet would reckon with, or that we have put an apostrophe before."""
+
+_FIGURE = re.compile(r"[+-][\d.,\s±%*]*(e[+-]?\d+)?")
+"""A figure as tables print it: it names no cell and no function."""
+
+
 def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows as CSV, with the columns of all of them; floats by repr, so that reading them back gives the same bits."""
+    """Rows as CSV, with the columns of all of them; floats by repr, so that reading them back gives the same bits. A
+    text that a spreadsheet would take for a formula has an apostrophe before it; `read_csv` takes it off.
+    """
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(out, lineterminator="\n")
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    writer.writerow(_neutral(column) for column in columns)
+    writer.writerows([_neutral(row.get(column, "")) for column in columns] for row in rows)
     return out.getvalue()
+
+
+def read_csv(text: str) -> list[dict[str, str]]:
+    """The rows of a CSV, every cell a text; a ragged row, and a column that comes twice, are refused."""
+    try:
+        lines = [line for line in csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline="")) if line]
+    except csv.Error as error:
+        raise InputError(f"this is not CSV: {error}") from error
+    columns, *cells = [[_as_it_was(cell) for cell in line] for line in lines] or [[]]
+    if twice := next((column for column in columns if columns.count(column) > 1), None):
+        raise InputError(f"this CSV has the column {shortened(twice)} twice")
+    for number, row in enumerate(cells, 1):
+        if len(row) != len(columns):
+            raise InputError(f"row {number} of this CSV has {len(row)} cells for {len(columns)} columns")
+    return [dict(zip(columns, row, strict=True)) for row in cells]
+
+
+def _neutral(cell: object) -> object:
+    formula = isinstance(cell, str) and _FORMULA.match(cell) and not _FIGURE.fullmatch(cell)
+    return f"'{cell}" if formula else cell
+
+
+def _as_it_was(cell: str) -> str:
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell

@@ -16,7 +16,7 @@ from repairability import InputError
 from repairability._files import check_name, write_atomically
 from repairability.experiments import RunSpec, Store
 from repairability.experiments.archive import RUNS
-from repairability.experiments.store import Record
+from repairability.experiments.record import Record
 from repairability.report.markup import to_latex
 from repairability.tables import Table
 from test_cli_images import run

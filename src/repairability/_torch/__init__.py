@@ -4,6 +4,7 @@ state, threads) returns in `finally`.
 
 from repairability._torch.copies import batch_norms, copy_of, is_lazy, masked_names, state_digest, unwrapped
 from repairability._torch.devices import device_of
+from repairability._torch.finite import broken_tensors, check_finite, check_output, holds_nan, is_finite
 from repairability._torch.modes import (
     channels_last_,
     differentiating_,
@@ -19,13 +20,18 @@ __all__ = [
     "MOST_SEED",
     "MOST_THREADS",
     "batch_norms",
+    "broken_tensors",
     "channels_last_",
+    "check_finite",
+    "check_output",
     "copy_of",
     "device_of",
     "differentiating_",
     "evaluating",
     "evaluation_mode_",
     "generator_of",
+    "holds_nan",
+    "is_finite",
     "is_lazy",
     "masked_names",
     "recalibrating_",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from repairability._torch import copy_of
+from repairability._torch import check_finite, copy_of
 from repairability.allocation import Allocation
 from repairability.checkpoints.about import FileInfo
 from repairability.checkpoints.content import read_content, write_content
@@ -113,6 +113,7 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> Checkpoint:
     state.update(extra)
     state._metadata = OrderedDict(header.get("modules", {}))  # type: ignore[attr-defined]
     loaded.load_state_dict(state)
+    check_finite(loaded, str(file))
     return Checkpoint(loaded, allocation, header)
 
 

@@ -18,10 +18,12 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from repairability._files import write_atomically
+from repairability._json import defined, read_json
+from repairability._torch import holds_nan
 from repairability.checkpoints.about import FileInfo
 from repairability.checkpoints.positions import Bytes
 from repairability.checkpoints.sparse import DENSE, EXACT, VALUES, Coded, Row, dense_rows, pack, unpack
-from repairability.errors import InputError, unknown
+from repairability.errors import InputError, first_line, unknown
 
 KEY = "repairability"
 SPARSE = "sparse"
@@ -76,6 +78,10 @@ def write_content(
 ) -> FileInfo:
     """Write beside `path`, then rename; the same content gives the same bytes. The header tells of rounded values."""
     check_format(format, values)
+    header = defined(header)
+    for name, tensor in tensors.items():
+        if holds_nan(tensor):
+            raise InputError(f"{name} holds nan: such a network is not written")
     if format == DENSE:
         about = {"format": "repairability-1", "digest": dense_digest(header, tensors), "header": header}
         parts, rows = dict(tensors), dense_rows(tensors)
@@ -99,12 +105,13 @@ def read_content(path: str | os.PathLike[str]) -> Content:
     try:
         with safetensors.safe_open(file, framework="pt") as opened:
             metadata = opened.metadata() or {}
-            tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118 (not a mapping)
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"{file} is truncated or not a safetensors file: {error}") from error
+            # clones: what is checked here stays what it is, whatever becomes of the file
+            tensors = {key: opened.get_tensor(key).clone() for key in opened.keys()}  # noqa: SIM118 (not a mapping)
+    except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"{file} is truncated or not a safetensors file: {first_line(error)}") from error
     try:
-        about = json.loads(metadata.get(KEY, "{}"))
-    except json.JSONDecodeError:
+        about = read_json(metadata.get(KEY, "{}"))
+    except InputError:
         about = {}
     format = _MARKS.get(str(about.get("format"))) if isinstance(about, dict) else None
     if format is None:
@@ -167,7 +174,7 @@ def _sparse_content(file: Path, digest: object, parts: Mapping[str, Tensor], siz
         raise InputError(f"{file} was changed after it was written: header and tensors do not match its digest")
     try:
         inflate = zlib.decompressobj()
-        index = json.loads(inflate.decompress(parts["header"].numpy().tobytes(), _LONGEST))
+        index = read_json(inflate.decompress(parts["header"].numpy().tobytes(), _LONGEST).decode())
         told, rows = index["header"], tuple(Row.of(row) for row in index["tensors"])
     except (zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{file} has a header that cannot be read: {error}") from error

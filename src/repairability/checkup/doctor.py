@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from repairability._torch import evaluating, is_lazy, unwrapped
+from repairability._torch import broken_tensors, evaluating, is_lazy, unwrapped
 from repairability.checkup.estimates import Costs, estimate
 from repairability.checkup.findings import Checkup, ParameterRow
 from repairability.errors import InputError
@@ -50,6 +50,7 @@ def doctor(
     notes = [str(x.message) for x in caught if not str(x.message).startswith("layer ")]
     way = trace(network, layers, given, forward=forward) if layers else None
     rows = tuple(_rows(network, layers, use, way, kinds))
+    notes += [f"{name} holds nan or inf: no verb takes such a network" for name in broken_tensors(network)]
     norms = norms_of(network)
     beside = f"; {norms.others}" if norms.others else ""
     notes.append(f"normalisation: {norms.learned} BatchNorm with running statistics{beside}")

@@ -6,7 +6,6 @@ a bundle builds something, so the names of the library's registries stand here a
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typer import Argument, Option
 
 import repairability as rp
 from repairability._files import read_text
+from repairability._json import read_json
 from repairability.cli.output import note, notices
 from repairability.errors import InputError
 
@@ -243,8 +243,8 @@ def rule_options(pairs: list[str] | None) -> dict[str, Any]:
         if name in options:
             raise InputError(f"--option {name} is given twice: {options[name]!r} and {text!r}")
         try:
-            options[name] = json.loads(text)
-        except ValueError:
+            options[name] = read_json(text)
+        except InputError:
             options[name] = text
     return options
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from repairability._files import write_atomically
+from repairability._json import strict_json
 from repairability.tables import Table
 
 notices = Console(stderr=True)
@@ -65,12 +65,11 @@ def write_json(file: Path, content: object) -> None:
 
 
 def json_text(content: object) -> str:
-    """Strict JSON: a number that is not finite is null, since JSON has no word for it; a table is its strings."""
-    numbers = json.loads(json.dumps(content, default=_plain), parse_constant=lambda _: None)
-    return json.dumps(numbers, indent=2, allow_nan=False)
+    """Strict JSON; a table is its strings."""
+    return strict_json(content, default=_plain)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Table):
         return vars(value)
-    return dict(value) if isinstance(value, Mapping) else os.fspath(value)
+    return os.fspath(value)

@@ -90,10 +90,9 @@ def verb(
         progress = experiments.sweep(part, jobs, records, executor=executor, watch=watch, **settings)
     finished, problems = records.read_all(records.members(study.name))
     tables = study_section(study.sections, finished, smoke=study.smoke).tables
-    problems = [*progress.problems, *problems]
-    counts = {
-        name: getattr(progress, name) for name in ("total", "known", "done", "elsewhere", "failed", "open", "left")
-    }
+    problems = list(dict.fromkeys([*progress.problems, *problems]))
+    told = ("total", "known", "done", "elsewhere", "failed", "open", "foreign", "left")
+    counts = {name: getattr(progress, name) for name in told}
     about = {"study": study.name, "store": store, **counts, "copied": copied, "problems": problems, "tables": tables}
     from_archive = f" ({copied} copied from {known})" if copied else ""
     line = (
@@ -105,7 +104,7 @@ def verb(
 
 def _plan(study: Study, jobs: list[Job], store: Store, archived: dict[str, Record]) -> Answer:
     known = {run_id: f"{record.status}, archived" for run_id, record in archived.items()}
-    known |= {record.run_id: record.status for record in store.read_all([job.run_id for job in jobs])[0]}
+    known |= {job.run_id: state for job in jobs if (state := _state(store, job.run_id))}
     shown = ("model", "data", "task", "rule", "repair", "sparsity", "seed", "count")
     cells: list[dict[str, Any]] = []
     for job in jobs:
@@ -115,3 +114,16 @@ def _plan(study: Study, jobs: list[Job], store: Store, archived: dict[str, Recor
     to_run = sum(cell["status"] == "to run" for cell in cells)
     table = Table(("run_id", "status", *shown), rows, study.title, f"{len(cells)} cells, {to_run} to run")
     return Answer({"study": study.name, "cells": cells}, [table])
+
+
+def _state(store: Store, run_id: str) -> str:
+    """Of a run's record, empty where there is none, or where it is damaged and would be made again."""
+    from repairability.experiments.record import ForeignRecordError
+
+    try:
+        record = store.read(run_id)
+    except ForeignRecordError:
+        return "not understood, left alone"
+    except InputError:
+        return ""
+    return "" if record is None else record.status

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from repairability.data.splits import IMAGENET, Data, Split, from_array
-from repairability.errors import InputError, MissingExtraError
+from repairability.errors import InputError, MissingExtraError, first_line, safe_cause
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -29,7 +29,7 @@ def load_npz(path: Path, image_size: int | None) -> Data:
             missing, present = [name for name in ARRAYS if name not in file], ", ".join(file) or "none"
             arrays = {name: file[name] for name in ARRAYS if name in file}
     except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+        raise InputError(f"cannot read {path}: {first_line(error)}") from safe_cause(error)
     if missing:
         raise InputError(f"{path} lacks the arrays {', '.join(missing)}; it has {present}")
     train, test = (_split(path, part, arrays, image_size) for part in ("train", "test"))

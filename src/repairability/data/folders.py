@@ -10,7 +10,7 @@ from torch import Tensor
 
 from repairability._vision import torchvision
 from repairability.data.splits import IMAGENET, Data, Split
-from repairability.errors import InputError
+from repairability.errors import InputError, PlaceError
 
 SIZE = 224
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"}
@@ -47,14 +47,28 @@ def _part(folder: Path, classes: Sequence[str], size: int) -> Split:
 def from_files(files: Sequence[Path], labels: Sequence[int], size: int) -> Split:
     """A split of image files, decoded when they are asked for."""
 
+    seen: dict[Path, tuple[int, ...]] = {}  # as they were when their content was read as a whole
+
     def content() -> Iterator[bytes]:
         yield str(size).encode()
-        yield from (file.read_bytes() for file in files)
+        for file in files:
+            seen[file] = stamp(file)
+            yield file.read_bytes()
 
     def read(indices: Sequence[int]) -> Tensor:
-        return decoded([files[i] for i in indices], size)
+        wanted = [files[i] for i in indices]
+        for file in wanted:
+            if file in seen and seen[file] != stamp(file):
+                raise PlaceError(f"{file} changed while it was in use")
+        return decoded(wanted, size)
 
     return Split(torch.tensor(labels), read, *IMAGENET, content=content)
+
+
+def stamp(file: Path) -> tuple[int, ...]:
+    """What the system says of a file, and what changes with its content."""
+    about = file.stat()
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def decoded(files: Sequence[Path], size: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as trees
 
 from repairability._files import write_atomically
-from repairability._torch import copy_of, evaluating, evaluation_mode_
+from repairability._torch import check_finite, check_output, copy_of, evaluating, evaluation_mode_
 from repairability.errors import InputError, MissingExtraError, first_line
 from repairability.network.batches import run, to_model
 from repairability.network.folding import without_norms
@@ -57,6 +57,7 @@ def export_onnx(
     images = example if check is None else check
     if images.shape[1:] != example.shape[1:]:
         raise InputError(f"check has images of shape {tuple(images.shape[1:])}, the example {tuple(example.shape[1:])}")
+    check_finite(model)
     folded = evaluation_mode_(without_norms(copy_of(model).cpu(), example.cpu()))
     content, opset = _exported(folded, to_model(example.cpu(), folded))
     zeros = _checked_zeros(onnx, content, folded)
@@ -115,6 +116,7 @@ def _compared(
     with evaluating(model) as network:
         for batch in images.split(_BATCH):  # type: ignore[no-untyped-call]
             expected = [x.cpu() for x in trees.tree_leaves(run(network, to_model(batch, network)))]
+            check_output(expected)
             given = [torch.from_numpy(x) for x in session.run(None, {entry: to_model(batch.cpu(), like).numpy()})]
             if [x.shape for x in expected] != [x.shape for x in given]:
                 shapes = ", ".join(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
-from repairability._torch import threads
+from repairability._torch import check_finite, threads
 from repairability.algebra.sums import EPS
 from repairability.calibration import CalibrationSet, Images
 from repairability.comparison import Distance
@@ -64,6 +64,7 @@ def diagnose(
     about one pass more. It is the one measure in which layers compare.
     """
     mend = get_repair(repair)
+    check_finite(model)
     calibration = CalibrationSet.read(images, model=model, forward=forward)
     if layers is None:
         with threads(1):  # a few samples, as in `scan`

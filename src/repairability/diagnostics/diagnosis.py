@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from repairability.curves import MEASURES, OUTPUT, Curves, FloatArray
-from repairability.errors import InputError, unknown
+from repairability.errors import InputError, unknown, whole_of
 from repairability.repairs import Statistics
 from repairability.tables import Table, Tidy
 
@@ -32,6 +32,16 @@ class Diagnosis(Tidy):
     fingerprint: str
     statistics: Statistics | None = field(default=None, repr=False)
     output: Curves | None = None
+
+    def __post_init__(self) -> None:
+        if not self.rr:
+            raise InputError("a diagnosis has at least one layer, and this has none")
+        for measure in self.measures:
+            curves = self.measured(measure)
+            if list(curves) != list(self.rr) or any(
+                not np.array_equal(curves.grid[layer], self.rr.grid[layer]) for layer in self.rr
+            ):
+                raise InputError(f"{measure} was measured on other layers, or at other sparsities, than rr")
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -76,6 +86,8 @@ class Diagnosis(Tidy):
         def column(name: str) -> dict[str, FloatArray]:
             return {layer: np.array([float(row[name]) for row in own]) for layer, own in layers.items()}
 
+        if len({tuple(str(row[name]) for name in ("repair", "observe", "images", "fingerprint")) for row in rows}) > 1:
+            raise InputError("these rows hold several diagnoses; split them by repair and fingerprint first")
         known = [x for x in (*MEASURES, OUTPUT) if x in MEASURES or x in rows[0]]
         return cls._of({x: Curves(x, column("sparsity"), column(x)) for x in known}, rows[0])
 
@@ -101,7 +113,7 @@ class Diagnosis(Tidy):
             rr=curves["rr"],
             repair=str(about["repair"]),
             observe=str(about["observe"]),
-            images=int(about["images"]),
+            images=whole_of(about["images"], "images"),
             fingerprint=str(about["fingerprint"]),
             output=curves.get(OUTPUT),
         )

@@ -6,20 +6,27 @@ Gzipped JSON lines: first {"study": ...} for each study, then {"record": ...} fo
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from repairability._files import make_folder, write_atomically
-from repairability.errors import InputError
+from repairability._json import read_json, strict_json
+from repairability.errors import InputError, first_line, shortened
+from repairability.experiments.record import Record
 from repairability.experiments.spec import plain, read_as
-from repairability.experiments.store import Record, Store
+from repairability.experiments.store import Store
 from repairability.experiments.study import StudyEntry
 from repairability.naming import named
 
 RUNS = "runs.jsonl.gz"
+LONGEST = 2**30
+"""Bytes of an archive's lines, beyond which it is not believed."""
+
 DIGITS = 6
 """Figures of an archive have so many significant digits; a record has them all."""
 
@@ -40,12 +47,13 @@ def write_archive(store: Store, folder: Path) -> list[Path]:
     smoke = {run_id for entry in entries if entry.smoke for run_id in entry.run_ids} - wanted
     records, problems = store.read_all()
     if odd or problems:
-        raise InputError(f"the store has damaged records; run their studies again: {'; '.join([*odd, *problems])}")
+        listed = "; ".join([*odd, *problems])
+        raise InputError(f"the store has files that cannot be archived; sweep damaged ones again: {listed}")
     kept = [record for record in records if record.run_id not in smoke]
     if not kept:
         raise InputError(f"{store.folder} has no runs to archive ({len(records)} of smoke studies)")
     lines = [{"study": plain(entry)} for entry in studies] + [{"record": _archived(record)} for record in kept]
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    text = "".join(strict_json(line, compact=True) + "\n" for line in lines)
     make_folder(folder)
     write_atomically(folder / RUNS, gzip.compress(text.encode(), mtime=0))
     return [folder / RUNS]
@@ -60,14 +68,26 @@ def read_archive(folder: Path) -> tuple[list[StudyEntry], dict[str, Record]]:
     if not is_archive(folder):
         raise InputError(f"{folder} is no archive: it has no {RUNS}")
     try:
-        lines = [json.loads(line) for line in gzip.decompress((folder / RUNS).read_bytes()).splitlines()]
+        lines = [read_json(line.decode()) for line in _inflated((folder / RUNS).read_bytes()).splitlines()]
         studies = [read_as(StudyEntry, line["study"]) for line in lines if "study" in line]
-        records = [read_as(Record, line["record"]) for line in lines if "study" not in line]
+        records = [Record.of(line["record"]) for line in lines if "study" not in line]
+        for names in ([study.name for study in studies], [record.run_id for record in records]):
+            for name, times in Counter(names).items():
+                if times > 1:
+                    raise InputError(f"{shortened(name)} comes {times} times")
         if not records:
             raise ValueError("it holds no run")
     except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{folder / RUNS} is damaged: {error}") from error
+        raise InputError(f"{folder / RUNS} is damaged: {first_line(error)}") from error
     return studies, {record.run_id: record for record in records}
+
+
+def _inflated(content: bytes) -> bytes:
+    with gzip.open(io.BytesIO(content)) as file:
+        text = file.read(LONGEST + 1)
+    if len(text) > LONGEST:
+        raise InputError(f"its lines are longer than {LONGEST:,} bytes")
+    return text
 
 
 def read_studies(folder: Path, chosen: Sequence[str] = ()) -> tuple[list[StudyRecords], list[str]]:
@@ -95,5 +115,5 @@ def copy_known(records: Mapping[str, Record], store: Store, run_ids: Iterable[st
 
 def _archived(record: Record) -> Any:
     provenance = {name: value for name, value in record.provenance.items() if name != "host"}
-    text = json.dumps({**record.content(), "provenance": provenance})
+    text = strict_json({**record.content(), "provenance": provenance}, compact=True)
     return json.loads(text, parse_float=lambda figure: float(f"{float(figure):.{DIGITS}g}"))

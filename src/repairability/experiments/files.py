@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from repairability.data import load_data
@@ -25,18 +25,23 @@ class Files:
     def jobs(self, specs: Iterable[RunSpec], store: Path, device: str = "cpu") -> list[Job]:
         """The runs; those that share a network and images come together, so that each is loaded once."""
         order = sorted(specs, key=lambda s: (s.model, s.weights or "", s.data, s.image_size or 0, s.seed, s.count))
-        return [self.job(spec, store, device) for spec in order]
+        hashes = FileHashes(str(self.root))
+        return [self._job(spec, store, device, hashes) for spec in order]
 
     def job(self, spec: RunSpec, store: Path | None, device: str = "cpu") -> Job:
         """The run with its files found and its id known."""
+        return self._job(spec, store, device, FileHashes(str(self.root)))
+
+    def _job(self, spec: RunSpec, store: Path | None, device: str, hashes: FileHashes) -> Job:
         weights, data = self.weights(spec.weights), self.data(spec.data)
         called = spec.data if _is_what_it_is_called(spec.data) else "content"
-        contents = {"data": f"{called}:{_fingerprint(data, str(self.root), spec.image_size)}"}
+        known = {"data_hash": hashes.data(data, spec.image_size)}
+        contents = {"data": f"{called}:{known['data_hash']}"}
         if weights is not None and weights not in (PRETRAINED, TRAINED):
-            contents["weights"] = _file_hash(weights)
+            contents["weights"] = known["weights_hash"] = hashes.file(weights)
         root, folder = str(self.root.absolute()), None if store is None else str(store.absolute())
         places = {"weights": weights, "data": data, "root": root, "store": folder, "device": device}
-        return read_as(Job, {"run_id": spec.run_id(contents), "spec": spec, **places})
+        return read_as(Job, {"run_id": spec.run_id(contents), "spec": spec, **places, **known})
 
     def weights(self, name: str | None) -> str | None:
         """The file of a state dict; the words that mean weights stay as they are."""
@@ -66,11 +71,13 @@ def _is_what_it_is_called(data: str) -> bool:
     return data.startswith("random:") or data == "digits"
 
 
-@lru_cache(maxsize=16)
-def _fingerprint(data: str, root: str, image_size: int | None) -> str:
-    return load_data(data, root=root, image_size=image_size).fingerprint
+class FileHashes:
+    """Of what files hold, each read once, for the jobs of one sweep: the next sweep looks again."""
+
+    def __init__(self, root: str) -> None:
+        self.data = cache(lambda name, size: load_data(name, root=root, image_size=size).fingerprint)
+        self.file = cache(file_hash)
 
 
-@lru_cache(maxsize=64)
-def _file_hash(file: str) -> str:
+def file_hash(file: str) -> str:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]

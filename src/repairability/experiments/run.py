@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,9 @@ from repairability.comparison import agreement_of_outputs, outputs_of
 from repairability.data import Data
 from repairability.detect import find_transition
 from repairability.errors import first_line, of_the_place
+from repairability.experiments.record import Record
 from repairability.experiments.shared import BATCH, Shared
 from repairability.experiments.spec import Job, read_as
-from repairability.experiments.store import Record
 from repairability.provenance import forget_peak_memory, peak_memory, provenance, timed
 from repairability.pruning import RECIPES, measurement_for, prune
 from repairability.transition import objective
@@ -34,7 +34,8 @@ def run_job(content: dict[str, Any]) -> dict[str, Any] | str:
     job = read_as(Job, content)
     shared = Shared(job)
     forget_peak_memory()
-    status, result, error = "done", {}, ""
+    status: Literal["done", "failed"] = "done"
+    result, error = {}, ""
     try:
         device_of(job.device)
         with threads(job.spec.threads), warnings.catch_warnings():

@@ -18,7 +18,9 @@ from repairability.algebra.sums import OutputMoments
 from repairability.calibration import HELD_OUT, CalibrationSet, images_for
 from repairability.data import Data, load_data
 from repairability.diagnostics import Diagnosis
+from repairability.errors import PlaceError
 from repairability.evaluation import Metrics, evaluate
+from repairability.experiments.files import file_hash
 from repairability.experiments.spec import FIT_VERSION, PAPER_LAYERS, Job, RunSpec
 from repairability.experiments.store import Store
 from repairability.models import create_model
@@ -34,17 +36,38 @@ BATCH = 250
 _KEPT = 2**30
 """Test images stay in memory, ready for the network, up to so many bytes."""
 
-_data = lru_cache(maxsize=2)(load_data)
 _digest = lru_cache(maxsize=2)(state_digest)
 
 
 @lru_cache(maxsize=2)
+def _data(name: str, root: str, image_size: int | None, content: str | None) -> Data:
+    data = load_data(name, root=root, image_size=image_size)
+    _check_content(name, data.fingerprint if content else None, content)
+    return data
+
+
+@lru_cache(maxsize=2)
 def _network(
-    model: str, weights: str | None, num_classes: int | None, seed: int, data: str, root: str, device: str
+    model: str,
+    weights: str | None,
+    num_classes: int | None,
+    seed: int,
+    data: str,
+    root: str,
+    device: str,
+    content: str | None,
 ) -> nn.Module:
     if weights == TRAINED:
-        return digits_network(_data(data, root=root)).to(device)
-    return create_model(model, num_classes=num_classes, weights=weights, seed=seed).to(device)
+        return digits_network(_data(data, root, None, None)).to(device)
+    network = create_model(model, num_classes=num_classes, weights=weights, seed=seed)
+    _check_content(str(weights), file_hash(str(weights)) if content else None, content)
+    return network.to(device)
+
+
+def _check_content(name: str, found: str | None, wanted: str | None) -> None:
+    """What was loaded must be what the run's id was made of: the file may have changed meanwhile."""
+    if found != wanted:
+        raise PlaceError(f"{name} changed after the run got its id; sweep again")
 
 
 @lru_cache(maxsize=1)
@@ -106,14 +129,15 @@ class Shared:
     @cached_property
     def data(self) -> Data:
         with timed(self.seconds, "load"):
-            return _data(self.job.data, root=self.job.root, image_size=self.spec.image_size)
+            return _data(self.job.data, self.job.root, self.spec.image_size, self.job.data_hash)
 
     @cached_property
     def model(self) -> nn.Module:
         job, spec = self.job, self.spec
         seed = spec.seed if job.weights is None else 0
         with timed(self.seconds, "load"):
-            return _network(spec.model, job.weights, spec.num_classes, seed, job.data, job.root, job.device)
+            about = (spec.model, job.weights, spec.num_classes, seed, job.data, job.root, job.device)
+            return _network(*about, job.weights_hash)
 
     @cached_property
     def layers(self) -> Layers:

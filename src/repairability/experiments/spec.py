@@ -25,7 +25,7 @@ from repairability._torch import MOST_SEED, MOST_THREADS
 from repairability.allocation import check_sparsity
 from repairability.detect import METHODS
 from repairability.diagnostics import OBSERVE
-from repairability.errors import InputError, unknown
+from repairability.errors import InputError, shortened, unknown
 from repairability.network.discover import FIRST_CONV
 from repairability.pruning import AUTO, RECIPES, PruneConfig, Recipe, get_recipe
 from repairability.pruning.choose import TRIED_RULES
@@ -185,6 +185,8 @@ class Job(Checked):
     spec: RunSpec
     weights: str | None  # the file, or a word that create_model knows
     data: str
+    weights_hash: str | None = None  # of the content that the id is of; None: whatever is there
+    data_hash: str | None = None
     root: str = "data"
     store: str | None = None  # for the cache
     device: str = "cpu"
@@ -200,20 +202,31 @@ def describe() -> list[tuple[str, str, str]]:
     return [*rows, ("recipe", "", f"{', '.join(RECIPES)}: {words}")]
 
 
+_adapters: dict[object, TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """What pydantic knows of a type, made once."""
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
+
+
 def read_as(kind: type[Kind], content: object) -> Kind:
     """Plain content, as a file or another process gave it, as a value of this type; what is wrong is named."""
     try:
-        return TypeAdapter(kind).validate_python(content)
+        value: Kind = _adapter(kind).validate_python(content)
+        return value
     except ValidationError as error:
         first = error.errors()[0]
         if isinstance(first.get("ctx", {}).get("error"), InputError):
             raise first["ctx"]["error"] from None  # ours, with its own words
         name = ".".join(map(str, first["loc"])) or f"the {kind.__name__}"
-        given = "" if first["type"] == "missing" else f", not {first['input']!r}"
+        given = "" if first["type"] == "missing" else f", not {shortened(first['input'])}"
         raise InputError(f"{name}: {first['msg']}{given}") from error
 
 
 def plain(value: object) -> dict[str, Any]:
     """A dataclass or pydantic value as plain content; `read_as` is the way back."""
-    content: dict[str, Any] = TypeAdapter(type(value)).dump_python(value, mode="json")
+    content: dict[str, Any] = _adapter(type(value)).dump_python(value, mode="json")
     return content

@@ -2,72 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from pydantic.dataclasses import dataclass
 
-from repairability._files import make_folder, read_sealed, write_atomically, write_sealed
-from repairability.errors import InputError, PlaceError
-from repairability.experiments.spec import RunSpec, plain, read_as
+from repairability._files import make_folder, read_sealed, read_text, write_atomically, write_sealed
+from repairability._json import read_json, strict_json
+from repairability.errors import InputError, PlaceError, shortened
+from repairability.experiments.record import Record
+from repairability.experiments.spec import plain, read_as
 from repairability.experiments.study import StudyEntry
 from repairability.tables import frame_of
-
-
-@dataclass(frozen=True)
-class Record:
-    """What one run gave: its result, or the error it failed with, and where and when it came about.
-
-    result of task "prune": achieved, global_sparsity, top1, top5, loss, n, dense_top1, dense_bn_top1, allocation and
-    totals (by layer), n_all, projections, fingerprint, objective (J or None), agreement (a dict or None).
-    result of task "detect": transition (Transition.to_dict()), fingerprint.
-    provenance: commit, versions, hardware, host, seconds (by stage), peak_memory_mb.
-    """
-
-    run_id: str
-    spec: RunSpec
-    status: str  # "done" or "failed"
-    result: dict[str, Any] = field(default_factory=dict)
-    error: str = ""
-    provenance: dict[str, Any] = field(default_factory=dict)
-
-    def content(self) -> dict[str, Any]:
-        """Every field as plain objects."""
-        return {**self.__dict__, "spec": self.spec.to_dict()}
-
-    def to_dict(self) -> dict[str, Any]:
-        """The content with a digest of it, so that an edited record is noticed."""
-        return {**self.content(), "digest": _digest(self.content())}
-
-    @classmethod
-    def from_dict(cls, content: Any) -> Record:
-        if not isinstance(content, dict) or "digest" not in content:
-            raise InputError("is not a whole record: it has no digest")
-        fields = {key: value for key, value in content.items() if key != "digest"}
-        if content["digest"] != _digest(fields):
-            raise InputError("was edited: its digest does not fit its content")
-        return read_as(cls, fields)
-
-    def row(self) -> dict[str, Any]:
-        """One flat row: the spec's settings, then the plain figures of the result."""
-        figures = {k: v for k, v in self.result.items() if v is None or isinstance(v, (int, float, str, bool))}
-        return {
-            "run_id": self.run_id,
-            "status": self.status,
-            **self.spec.to_dict(),
-            **figures,
-            "seconds": sum(self.provenance.get("seconds", {}).values()),
-            "commit": self.provenance.get("commit", ""),
-            "hardware": self.provenance.get("hardware", ""),
-            "error": self.error,
-        }
 
 
 class Store:
@@ -83,25 +32,25 @@ class Store:
         _write(self.path(record.run_id), record.to_dict())
 
     def read(self, run_id: str) -> Record | None:
-        """The record, or None where there is none; a damaged one is an error."""
+        """The record, or None where there is none; one that is damaged, or foreign, is an error that says which."""
         path = self.path(run_id)
-        try:
-            record = Record.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
+        if not os.path.lexists(path):
             return None
+        try:
+            content = _read(path)
         except InputError as error:
-            raise InputError(f"record {path} {error}") from error
-        except (OSError, ValueError) as error:  # of the disk, of UTF-8, of JSON
             raise InputError(f"record {path} cannot be read: {error}") from error
+        try:
+            record = Record.from_dict(content)
+        except InputError as error:
+            raise type(error)(f"record {path} {error}") from error
         if record.run_id != run_id:
-            raise InputError(f"record {path} says it is {record.run_id}")
+            raise InputError(f"record {path} says it is {shortened(record.run_id)}")
         return record
 
     def set_aside(self, run_id: str) -> Path:
         """Move a damaged record out of the way, without losing it."""
-        path = self.path(run_id)
-        places = (path.with_name(f"{path.name}.damaged{i or ''}") for i in range(1000))
-        return path.rename(next(place for place in places if not place.exists()))
+        return _set_aside(self.path(run_id))
 
     def read_all(self, run_ids: Sequence[str] | None = None) -> tuple[list[Record], list[str]]:
         """The whole records, and what is wrong with the damaged ones."""
@@ -121,21 +70,26 @@ class Store:
         """Every whole record as a row of a pandas frame."""
         return frame_of([record.row() for record in self.read_all()[0]])
 
-    def write_study(self, study: StudyEntry) -> None:
-        _write(self.folder / "studies" / f"{study.name}.json", plain(study))
+    def write_study(self, study: StudyEntry) -> Path | None:
+        """Write or renew it; where a damaged file was moved out of the way."""
+        path = self.folder / "studies" / f"{study.name}.json"
+        aside = None
+        if os.path.lexists(path):
+            try:
+                _study(path)
+            except InputError:
+                aside = _set_aside(path)
+        _write(path, plain(study))
+        return aside
 
     def studies(self) -> tuple[list[StudyEntry], list[str]]:
         """The whole studies, and what is wrong with the damaged ones."""
         entries, problems = [], []
         for file in sorted((self.folder / "studies").glob("*.json")):
             try:
-                entry = read_as(StudyEntry, json.loads(file.read_text(encoding="utf-8")))
-                if entry.name != file.stem:
-                    raise InputError(f"it says it is {entry.name}")
-            except (OSError, ValueError, RecursionError) as error:
+                entries.append(_study(file))
+            except InputError as error:
                 problems.append(f"{file} is not a study of a store: {error}")
-            else:
-                entries.append(entry)
         return entries, problems
 
     def members(self, study: str) -> tuple[str, ...]:
@@ -181,10 +135,24 @@ class Store:
         return lock is None
 
 
+def _study(file: Path) -> StudyEntry:
+    entry = read_as(StudyEntry, _read(file))
+    if entry.name != file.stem:
+        raise InputError(f"it says it is {entry.name}")
+    return entry
+
+
+def _read(path: Path) -> Any:
+    if not path.is_file():  # a pipe would keep us waiting
+        raise InputError(f"{path} is not a file")
+    return read_json(read_text(path))
+
+
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     make_folder(path.parent)
-    write_atomically(path, json.dumps(content, indent=1))
+    write_atomically(path, strict_json(content, indent=1))
 
 
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+def _set_aside(path: Path) -> Path:
+    places = (path.with_name(f"{path.name}.damaged{i or ''}") for i in range(1000))
+    return path.rename(next(place for place in places if not os.path.lexists(place)))

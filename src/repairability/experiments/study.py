@@ -5,7 +5,6 @@ studies; and the sections that show them.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from repairability._files import check_name, read_text
+from repairability._json import read_json
 from repairability.errors import InputError
 from repairability.experiments.spec import Checked, RunSpec, read_as
 from repairability.naming import named
@@ -204,6 +204,6 @@ def _matches(spec: RunSpec, wanted: Mapping[str, Any]) -> bool:
 
 def _value(text: str) -> Any:
     try:
-        return None if text == "none" else json.loads(text)
-    except ValueError:
+        return None if text == "none" else read_json(text)
+    except InputError:
         return text

@@ -11,9 +11,10 @@ from filelock import FileLock
 
 from repairability.errors import InputError, check_whole
 from repairability.experiments.executors import Executor, InProcess
+from repairability.experiments.record import ForeignRecordError, Record
 from repairability.experiments.run import run_job
 from repairability.experiments.spec import Job
-from repairability.experiments.store import Record, Store
+from repairability.experiments.store import Store
 from repairability.experiments.study import Study
 
 IN_A_ROW = 3
@@ -31,11 +32,12 @@ class Progress:
     running: int = 0
     elsewhere: int = 0  # done by another sweep meanwhile
     open: int = 0  # ended without a record: the place failed, not the spec
+    foreign: int = 0  # have a record that this version does not understand: left alone
     problems: list[str] = field(default_factory=list)
 
     @property
     def left(self) -> int:
-        return self.total - self.known - self.done - self.failed - self.elsewhere
+        return self.total - self.known - self.done - self.failed - self.elsewhere - self.foreign
 
 
 def sweep(
@@ -50,26 +52,31 @@ def sweep(
     watch: Callable[[Progress], None] | None = None,
 ) -> Progress:
     """Run the jobs that have no record. A failed run is a record too, tried again only with `retry_failed`; a damaged
-    record is reported, set aside and made again. What the place fails (a full disk, a device, a worker that dies) has
-    no record: the run stays open, the problem is named. At most `limit` runs. `part`: the jobs are not the whole study,
-    so those that the store knows of it stay its own.
+    record is reported, set aside and made again; one that is whole and that this version does not understand (a later
+    version's, or of settings that are refused by now) is reported and left alone. What the place fails (a full disk, a
+    device, a worker that dies) has no record: the run stays open, the problem is named. At most `limit` runs. `part`:
+    the jobs are not the whole study, so those that the store knows of it stay its own.
     """
     if limit is not None:
         check_whole(limit, "limit", 0)
     ids = [job.run_id for job in jobs]
     if part:
         ids = list(dict.fromkeys([*store.members(study.name), *ids]))
-    store.write_study(replace(study, run_ids=tuple(ids)))
     progress, tell = Progress(total=len(jobs)), watch or (lambda _: None)
+    aside = store.write_study(replace(study, run_ids=tuple(ids)))
+    if aside is not None:
+        progress.problems.append(f"the store's file of study {study.name} was damaged; kept as {aside.name}")
     pending = []
     for job in jobs:
-        record = _settled(store, job, progress, retry_failed)
-        if record is None:
+        state = _state(store, job, progress)
+        if state == "open" or (state == "failed" and retry_failed):
             pending.append(job)
-        elif record.status == "failed":
+        elif state == "done":
+            progress.known += 1
+        elif state == "failed":
             progress.failed += 1
         else:
-            progress.known += 1
+            progress.foreign += 1
     tell(progress)
     claims: dict[str, FileLock] = {}
     in_a_row = 0
@@ -87,7 +94,7 @@ def sweep(
                 if lock is None:
                     continue
                 waiting.remove(job)
-                if _settled(store, job, progress, retry_failed) is not None:
+                if _state(store, job, progress) not in ("open", *(["failed"] if retry_failed else [])):
                     lock.release()
                     progress.elsewhere += 1
                     tell(progress)
@@ -125,12 +132,17 @@ def sweep(
     return progress
 
 
-def _settled(store: Store, job: Job, progress: Progress, retry_failed: bool) -> Record | None:
-    """The record of a job that is not to be run. A damaged one is set aside, a failed one may be tried again."""
+def _state(store: Store, job: Job, progress: Progress) -> str:
+    """What there is of a job: "done", "failed", "foreign", or "open" where it is yet to be run. A damaged record is set
+    aside; what is wrong with one is said.
+    """
     try:
         record = store.read(job.run_id)
+    except ForeignRecordError as error:
+        progress.problems.append(str(error))
+        return "foreign"
     except InputError as error:
         aside = store.set_aside(job.run_id)
         progress.problems.append(f"{error}; kept as {aside.name} and run again")
-        return None
-    return None if record is not None and record.status == "failed" and retry_failed else record
+        return "open"
+    return "open" if record is None else record.status

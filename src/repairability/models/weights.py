@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from repairability._torch import check_finite
 from repairability._vision import torchvision
-from repairability.errors import InputError, first_line
+from repairability.errors import InputError, first_line, safe_cause
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         safe = file.suffix == ".safetensors"
         content: Any = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
     except UNREADABLE as error:
-        raise InputError(f"cannot read weights from {file}: {first_line(error)}") from error
+        raise InputError(f"cannot read weights from {file}: {first_line(error)}") from safe_cause(error)
     for wrapper in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
@@ -86,8 +87,9 @@ def plain_state(model: nn.Module) -> dict[str, Tensor]:
 
 def state_parts(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The state dict as safetensors takes it, on the CPU and no two tensors sharing memory, and what is not tensors in
-    it (a module's extra state), if JSON holds it; else it is refused by name.
+    it (a module's extra state), if JSON holds it; else it is refused by name, as are nan and inf.
     """
+    check_finite(model)
     tensors: dict[str, Tensor] = {}
     extra: dict[str, Any] = {}
     for key, value in model.state_dict().items():
@@ -97,8 +99,8 @@ def state_parts(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors[key] = value.detach().cpu().contiguous().clone()
             continue
         try:
-            same = json.loads(json.dumps(value)) == value
-        except (TypeError, ValueError):
+            same = json.loads(json.dumps(value, allow_nan=False)) == value
+        except (TypeError, ValueError, RecursionError):
             same = False
         if not same:
             raise InputError(f"the state {key} is a {type(value).__name__}, which neither safetensors nor JSON holds")
@@ -134,8 +136,8 @@ def pretrained_model(name: str, num_classes: int | None) -> nn.Module:
         state = weights.get_state_dict(progress=True, check_hash=True, weights_only=True)
     except (URLError, OSError) as error:
         raise InputError(
-            f"the ImageNet weights of {name} could not be downloaded ({error}); offline, give a file instead: "
-            f"weights=PATH (torchvision's {weights.url.rsplit('/', 1)[-1]}, or safetensors)"
+            f"the ImageNet weights of {name} could not be downloaded ({first_line(error)}); offline, give a file "
+            f"instead: weights=PATH (torchvision's {weights.url.rsplit('/', 1)[-1]}, or safetensors)"
         ) from error
     model.load_state_dict(state)
     if num_classes is not None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from repairability._torch import is_lazy, unwrapped
+from repairability._torch import is_finite, is_lazy, unwrapped
 from repairability.errors import InputError
 from repairability.network.kinds import kind_of
 from repairability.network.layers import NOT_ORDINARY, Layer, Layers, part_of, tensor_of
@@ -103,13 +102,6 @@ def refittable_layers(model: nn.Module, *, shared: bool = False) -> Layers:
         if (not x.why_not or (shared and x.shared)) and is_finite(x.layer.weight):
             layers.setdefault(id(x.layer.weight), x.layer)  # of several names for one weight, the first
     return Layers(layers.values(), sum(layer.total for layer in layers.values()))
-
-
-def is_finite(weight: Tensor) -> bool:
-    if weight.is_meta or weight.numel() == 0:
-        return True
-    low, high = (float(x) for x in torch.aminmax(weight.detach()))  # nan spreads through min and max
-    return math.isfinite(low) and math.isfinite(high)
 
 
 def parameter_count(network: nn.Module) -> int:

@@ -9,10 +9,10 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from repairability._torch import masked_names, unwrapped
+from repairability._torch import is_finite, masked_names, unwrapped
 from repairability.errors import InputError, unknown
 from repairability.network.batches import Batch, Forward, plain
-from repairability.network.candidates import ITS_WEIGHT, SHARED, Candidate, candidates, is_finite, parameter_count
+from repairability.network.candidates import ITS_WEIGHT, SHARED, Candidate, candidates, parameter_count
 from repairability.network.kinds import CONVOLUTIONS, KINDS, LINEAR, TYPES
 from repairability.network.layers import Layer, Layers, matching, part_of
 from repairability.network.use import bare_candidates, observed

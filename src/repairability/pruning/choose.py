@@ -97,11 +97,11 @@ def prune_best(
             continue
         try:
             result = session.prune(recipe, Budget(target))
-        except (BudgetError, InputError) as error:  # it does not reach the target, or knows nothing of the repair
+            agreement, divergences = judge(result.model)
+        except (BudgetError, InputError) as error:  # out of reach, nothing known of the repair, or nan in the network
             trials.append(Trial(*names, problem=str(error)))
             failures.append((trials[-1], error))
             continue
-        agreement, divergences = judge(result.model)
         spent = time.perf_counter() - start
         longest = max(longest, spent)
         if best is None or clearly_less(divergences, best[0], doubt):

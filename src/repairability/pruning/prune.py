@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from repairability._torch import copy_of, is_lazy, unwrapped
+from repairability._torch import broken_tensors, check_finite, check_output, copy_of, evaluating
 from repairability.allocation import Allocation, check_sparsity
 from repairability.calibration import CalibrationSet, Images
 from repairability.curves import Curves
@@ -15,7 +16,7 @@ from repairability.deploy.pricing import multiply_adds
 from repairability.diagnostics import Diagnosis
 from repairability.errors import InputError
 from repairability.masks import apply_masks_
-from repairability.network.batches import Forward
+from repairability.network.batches import PROBE, Forward
 from repairability.network.discover import layers_named
 from repairability.network.layers import Layers
 from repairability.prices import Prices
@@ -157,6 +158,8 @@ class Session:
         config: PruneConfig,
         curves: Diagnosis | Curves | None = None,
     ) -> None:
+        check_finite(model)
+        check_output(_few_outputs(model, calibration))
         self.model, self.layers, self.calibration = model, layers, calibration
         self.targets, self.config, self.given = targets, config, curves
         self.spent: dict[str, float] = {}
@@ -217,7 +220,7 @@ class Session:
         with timed(timings, "repair"):
             if lost:
                 repair(context)
-                _check_finite(pruned, self.model, repair.name)
+                _check_repaired(pruned, self.calibration, repair.name)
         return PruneResult(
             model=pruned,
             allocation=plan,
@@ -239,17 +242,17 @@ class Session:
         )
 
 
-def _check_finite(pruned: nn.Module, dense: nn.Module, repair: str) -> None:
-    """A repair that leaves nan or inf where the dense network has none is an error, never a result."""
-    whole = unwrapped(dense).state_dict()
+def _check_repaired(pruned: nn.Module, calibration: CalibrationSet, repair: str) -> None:
+    """A repair that leaves nan or inf, in the network or in what it puts out, is an error, never a result."""
+    for name in broken_tensors(pruned):
+        raise InputError(f"repair {repair!r} left nan or inf in {name}: these images do not bear it")
+    check_output(_few_outputs(pruned, calibration), f"the network that repair {repair!r} left")
 
-    def finite(tensor: object) -> bool:
-        known = isinstance(tensor, Tensor) and not is_lazy(tensor) and tensor.is_floating_point()
-        return not known or bool(tensor.isfinite().all())  # type: ignore[attr-defined]
 
-    for name, tensor in pruned.state_dict().items():
-        if not finite(tensor) and finite(whole.get(name)):
-            raise InputError(f"repair {repair!r} left nan or inf in {name}: these images do not bear it")
+def _few_outputs(model: nn.Module, calibration: CalibrationSet) -> Any:
+    """What it makes of the first few samples."""
+    with evaluating(model) as network:
+        return calibration.run(network, next(calibration.first(network, PROBE, PROBE)))
 
 
 def _used(recipe: Recipe) -> bool:

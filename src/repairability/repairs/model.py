@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from repairability._torch import copy_of
+from repairability._torch import check_finite, copy_of
 from repairability.calibration import CalibrationSet, Images
 from repairability.errors import InputError
 from repairability.network.candidates import refittable_layers
@@ -28,11 +28,14 @@ def repair_model(dense: nn.Module, pruned: nn.Module, images: Images, *, repair:
     from repairability.repairs import get_repair
 
     mend = get_repair(repair)
+    check_finite(dense, "the dense network")
+    check_finite(pruned, "the pruned network")
     lost = _layers_that_lost_weights(dense, pruned)
     calibration = CalibrationSet.read(images)
     statistics = measure_statistics(dense, lost, calibration) if mend.needs_statistics else {}
     repaired = copy_of(pruned)
     mend(RepairContext(repaired, lost.on(repaired), dense, calibration, statistics))
+    check_finite(repaired, f"the network that repair {mend.name!r} left")
     return repaired
 
 

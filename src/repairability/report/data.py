@@ -12,7 +12,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from repairability.allocation import Allocation, check_sparsity
 from repairability.diagnostics import Diagnosis
-from repairability.errors import InputError
+from repairability.errors import InputError, shortened
 from repairability.report import tables
 from repairability.tables import Table, Value
 
@@ -101,6 +101,8 @@ class ReportData(Value):
         for name, kind in PARTS.items():
             object.__setattr__(self, name, _read(name, kind, getattr(self, name)))
         object.__setattr__(self, "allocations", tuple(self.allocations))
+        if not all(self.allocations):
+            raise InputError("an allocation of the report holds no layer")
         seen = set()
         for row in self.results:
             key = (row["rule"], row["repair"], round(row["sparsity"], 6), row["seed"])
@@ -149,7 +151,8 @@ def _read(name: str, kind: TypeAdapter[Any], given: object) -> Any:
         *parent, last = (name, *map(str, first["loc"]))
         if first["type"] == "missing":
             more = [str(x["loc"][-1]) for x in others if (x["type"], x["loc"][:-1]) == ("missing", first["loc"][:-1])]
-            raise InputError(f"{'.'.join(parent)} lacks {', '.join([last, *more])}: {first['input']!r}") from error
+            lacks = f"{'.'.join(parent)} lacks {', '.join([last, *more])}"
+            raise InputError(f"{lacks}: {shortened(first['input'])}") from error
         ours = first.get("ctx", {}).get("error")
-        words = str(ours) if isinstance(ours, InputError) else f"{first['msg']}, not {first['input']!r}"
+        words = str(ours) if isinstance(ours, InputError) else f"{first['msg']}, not {shortened(first['input'])}"
         raise InputError(f"{'.'.join((*parent, last))}: {words}") from error

@@ -28,7 +28,7 @@ LONG = 45
 
 def escape_markdown(text: str) -> str:
     """One line of GitHub Markdown that shows `text` as it is."""
-    return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_|<>\[\]$~&])", r"\\\1", " ".join(text.split()))
 
 
 def escape_latex(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repairability.errors import unknown
-from repairability.experiments.store import Record
+from repairability.experiments.record import Record
 from repairability.experiments.study import StudyEntry
 from repairability.report.files import Contents, write_contents
 from repairability.report.page import Page, Panel, Part

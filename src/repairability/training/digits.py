@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from pathlib import Path
 
 import torch
+from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
-from repairability._files import write_atomically
+from repairability._files import make_folder, read_sealed, write_sealed
 from repairability._torch import evaluation_mode_, generator_of, seeded, threads, training_
 from repairability.data import Data
-from repairability.errors import InputError
+from repairability.errors import InputError, PlaceError
 from repairability.models import create_model
-from repairability.models.weights import load_weights_, plain_state
+from repairability.models.weights import UNREADABLE, plain_state
 from repairability.progress import track
 from repairability.training.steps import sgd, step_
 
@@ -57,22 +59,53 @@ def check_trained(model: str, data: str = "digits", num_classes: int | None = No
 
 
 def digits_network(data: Data, *, seed: int = 0, cache: Path | None = None) -> nn.Module:
-    """The demo's network, trained on the spot in well under a minute; kept in the user's cache for the next time."""
+    """The demo's network, trained on the spot in well under a minute; kept in the user's cache for the next time.
+
+    What is kept is believed only if it is whole and of this very recipe; else it is made anew. Where nothing can be
+    kept, a warning says so, and the network is as good.
+    """
     model = create_model("digits", seed=seed)
     recipe = hashlib.sha256(f"{DIGITS_EPOCHS} {seed} {torch.__version__} one thread".encode())
     recipe.update(" ".join(f"{key} {tuple(value.shape)}" for key, value in model.state_dict().items()).encode())
     recipe.update(data.train.images(range(len(data.train))).numpy().tobytes())  # another view: another network
-    file = (cache or cache_folder()) / f"digits-{recipe.hexdigest()[:12]}.safetensors"
-    if file.is_file():
-        load_weights_(model, file)
-    else:
+    folder = cache or cache_folder()
+    file = None if folder is None else folder / f"digits-{recipe.hexdigest()[:12]}.sealed"
+    if file is None or not _load_kept_(model, file, recipe.digest()):
         with seeded(seed), threads(1):  # so that every process of a machine trains the same network
             train_(model, data, epochs=DIGITS_EPOCHS, seed=seed)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, to_bytes(plain_state(model)))
+        try:
+            _keep(file, recipe.digest() + to_bytes(plain_state(model)))
+        except InputError as error:
+            warnings.warn(f"the trained digits network is not kept for the next time: {error}", stacklevel=2)
     return evaluation_mode_(model)
 
 
-def cache_folder() -> Path:
-    """Where trained demo networks are kept: $XDG_CACHE_HOME/repairability, or ~/.cache/repairability."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "repairability"
+def _load_kept_(model: nn.Module, file: Path, recipe: bytes) -> bool:
+    """Whether the file is there, whole, and of this recipe; then the model has its weights."""
+    try:
+        content = read_sealed(file) if file.is_file() else b""
+        state = from_bytes(content.removeprefix(recipe)) if content.startswith(recipe) else {}
+    except (InputError, *UNREADABLE):
+        return False
+    fits = {key: value.shape for key, value in state.items()} == {k: v.shape for k, v in model.state_dict().items()}
+    if fits:
+        model.load_state_dict(state)
+    return fits
+
+
+def _keep(file: Path | None, content: bytes) -> None:
+    if file is None:
+        raise PlaceError("there is no home folder; XDG_CACHE_HOME may name another")
+    make_folder(file.parent)
+    write_sealed(file, content)
+
+
+def cache_folder() -> Path | None:
+    """Where trained demo networks are kept: $XDG_CACHE_HOME/repairability, or ~/.cache/repairability; None where there
+    is neither.
+    """
+    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        return (named if named.is_absolute() else Path.home() / ".cache") / "repairability"
+    except RuntimeError:  # a user without a home
+        return None

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from repairability._files import read_sealed, write_sealed
 from repairability._torch import channels_last_, copy_of, generator_of, seeded, state_digest, training_
 from repairability.data import Data
-from repairability.errors import InputError, first_line, unknown
+from repairability.errors import InputError, first_line, safe_cause, unknown
 from repairability.evaluation import evaluate
 from repairability.models.weights import UNREADABLE
 from repairability.network.batches import to_model
@@ -161,7 +161,7 @@ def continue_(state: State, file: Path, settings: Mapping[str, Any]) -> None:
     try:
         content = torch.load(io.BytesIO(read_sealed(file)), map_location="cpu", weights_only=True)
     except UNREADABLE as error:
-        raise InputError(f"cannot continue from {file}: {first_line(error)}; {anew}") from error
+        raise InputError(f"cannot continue from {file}: {first_line(error)}; {anew}") from safe_cause(error)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{file} is no state of a training of format {FORMAT!r}; {anew}")
     theirs = content["settings"]

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.utils import _pytree as trees
 
-from repairability._torch import copy_of, evaluating, evaluation_mode_, unwrapped
+from repairability._torch import check_finite, check_output, copy_of, evaluating, evaluation_mode_, unwrapped
 from repairability.deploy.compacting.channels import NORMS, PRODUCTS, Facts
 from repairability.deploy.compacting.cutting import Cut, without_dead_branches_
 from repairability.deploy.compacting.in_place import out_of_place_
@@ -92,11 +92,13 @@ def compact(model: nn.Module, example: Batch, *, fold_norms: bool = False) -> Co
     `example` is a batch as the model takes it; on it the copy must give the outputs of the model, else an InputError.
     """
     model = unwrapped(model)
+    check_finite(model)
     plain = evaluation_mode_(copy_of(model))
     before = _sizes(plain)
     batch = to_model(example, plain)
     with evaluating(plain) as network:
         expected = run(network, batch)
+    check_output(expected)
     notes: list[str] = []
     try:
         graph = fx.symbolic_trace(plain)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as trees
 
-from repairability._torch import copy_of, evaluation_mode_
+from repairability._torch import check_finite, check_output, copy_of, evaluation_mode_
 from repairability._torch import threads as torch_threads
 from repairability.deploy.runtime.measures import KERNELS, LayerTime, check_same, timed
 from repairability.deploy.runtime.stages import Unreadable
@@ -51,6 +51,7 @@ class Accelerated(nn.Module):
         with torch.no_grad(), torch_threads(threads):
             self._plain = self._fastest_plain(plain, example)
             expected = self._plain(*args, **kwargs)
+            check_output(expected)
             try:
                 if not isinstance(example, Tensor):
                     raise Unreadable(f"its input is {described(example)}")
@@ -148,6 +149,7 @@ def accelerate(
     for tensor in trees.tree_leaves(example):
         if isinstance(tensor, Tensor):
             _check_tensor(tensor)
+    check_finite(model)
     return Accelerated(model, example, threads or torch.get_num_threads(), kernels)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from repairability._imports import imported
 from repairability.errors import InputError, unknown
-from repairability.experiments.store import Record
+from repairability.experiments.record import Record
 from repairability.experiments.study import section_name
 from repairability.naming import name_of
 from repairability.report.sections.accuracy import accuracy

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from repairability.experiments.store import Record
+from repairability.experiments.record import Record
 from repairability.report import charts, tables
 from repairability.report.estimates import Estimate, estimates, repairs, span
 from repairability.report.methods import ordered

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from repairability.detect import METHODS, Transition
-from repairability.experiments.store import Record
+from repairability.experiments.record import Record
 from repairability.report import charts
 from repairability.report.data import ReportData
 from repairability.report.sections.groups import data_name, done, file_name, model_name

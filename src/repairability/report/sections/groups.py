@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from repairability.experiments.record import Record
 from repairability.experiments.spec import RunSpec
-from repairability.experiments.store import Record
 from repairability.report.data import ReportData
 from repairability.report.estimates import Estimate, gaps, repairs
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from repairability.experiments.store import Record
+from repairability.experiments.record import Record
 from repairability.report.estimates import Estimate, how_measured, span
 from repairability.report.sections.groups import place_of
 from repairability.tables import Table

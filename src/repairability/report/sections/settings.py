@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from functools import partial
 
-from repairability.experiments.store import Record
+from repairability.experiments.record import Record
 from repairability.report import charts
 from repairability.report.data import ReportData
 from repairability.report.estimates import estimates, sparsities
