@@ -20,9 +20,11 @@ from repairability.network.batches import (
     Batch,
     Forward,
     arguments,
+    check_pixels,
     described,
     is_images,
     leaves,
+    not_for_ever,
     plain,
     run,
     sample_count,
@@ -70,6 +72,8 @@ class CalibrationSet:
             raise InputError(f"count and batch_size must be at least 1, not {self.count} and {self.batch_size}")
         before = 0
         for batch in self.held.batches:
+            if self.forward is None:  # a forward of one's own may scale
+                check_pixels(batch)
             _check(batch, before)
             before += sample_count(batch)
         if not before:
@@ -196,12 +200,8 @@ def _are_batches(items: tuple[Any, ...], model: nn.Module | None) -> bool:
 
 
 def _check(batch: Batch, before: int) -> None:
-    """Refuse what nothing can be measured on: pixels that are not normalised yet, images that are all the same, nan and
-    inf.
-    """
+    """Refuse what nothing can be measured on: images that are all the same, nan and inf."""
     for leaf in leaves(batch):
-        if leaf.dtype == torch.uint8 and (leaf.dim() > 2 or isinstance(batch, Tensor)):
-            raise InputError(f"images must be floating point, normalised as the model wants them, not {leaf.dtype}")
         if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
             rows = leaf.isfinite().flatten(1).all(1) if leaf.dim() > 1 else leaf.isfinite()
             raise InputError(f"image {before + int(rows.int().argmin())} holds nan or inf")
@@ -213,8 +213,7 @@ def _read(source: Iterable[Batch], limit: int | None) -> Iterator[Batch]:
     if isinstance(source, (str, bytes)) or not hasattr(source, "__iter__"):
         raise InputError(f"images must be a tensor or an iterable of batches, not {type(source).__name__}")
     taken, images = 0, None
-    for item in source:
-        batch = plain(item)
+    for batch in not_for_ever(map(plain, source)):
         if isinstance(batch, list):  # images, or what a loader collated; the first, which is no rest, tells
             images = is_images(batch) if images is None else images
             batch = batch if images else tuple(batch)

@@ -41,6 +41,9 @@ _MACHINE = ("out of memory", "can't allocate memory", "CUDA error", "No space le
 """What torch's errors say, which are RuntimeErrors, where the machine is meant."""
 
 
+_LONGEST = 200
+
+
 def of_the_place(error: BaseException) -> bool:
     """Whether an error, or what it came from, says something of the machine and nothing of what was asked.
 
@@ -58,9 +61,14 @@ def of_the_place(error: BaseException) -> bool:
     return False
 
 
+def shown(text: str) -> str:
+    """A name of somebody's in a message: all of it, but not pages of it."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters)"
+
+
 def first_line(error: BaseException) -> str:
     """What an error of somebody else says, in one line; its type where it says nothing."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return shown((str(error).splitlines() or [type(error).__name__])[0])
 
 
 def check_whole(value: object, what: str, least: int, most: int | None = None) -> int:
@@ -85,4 +93,4 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownError:
         hint = f"known: {', '.join(names) or 'none'}"
     else:
         hint = f"known: {', '.join(names[:12])} and {len(names) - 12} more"
-    return UnknownError(f"unknown {kind} {given!r}; {hint}")
+    return UnknownError(f"unknown {kind} {shown(given)!r}; {hint}")

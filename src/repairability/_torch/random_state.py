@@ -37,27 +37,35 @@ def reset_weights_(model: nn.Module, *, seed: int) -> None:
 
 
 class _Lent:
-    """The random state while networks run: how many do, in all threads, and what it was before the first."""
+    """The random state while networks run: who does, in all threads, and what it was before the first."""
 
     lock = threading.Lock()
-    borrowers = 0
+    borrowers: ClassVar[set[object]] = set()
     before: ClassVar[list[Tensor]] = []
 
 
 @contextmanager
 def random_state_lent() -> Iterator[None]:
     """The random state comes back when the last of all threads that run a network is done."""
-    with _Lent.lock:
-        if not _Lent.borrowers:
-            _Lent.before = _random_state()
-        _Lent.borrowers += 1
+    borrower = object()  # a member, not a number: an interrupt strikes before it is one or after, never between
     try:
-        yield
-    finally:
-        with _Lent.lock:
-            _Lent.borrowers -= 1
-            if not _Lent.borrowers:
-                _set_random_state(_Lent.before)
+        try:
+            with _Lent.lock:
+                if not _Lent.borrowers:
+                    _Lent.before = _random_state()
+                _Lent.borrowers.add(borrower)
+            yield
+        finally:
+            _give_back(borrower)
+    finally:  # again: an interrupt may have struck just there
+        _give_back(borrower)
+
+
+def _give_back(borrower: object) -> None:
+    with _Lent.lock:
+        if _Lent.borrowers == {borrower}:
+            _set_random_state(_Lent.before)
+        _Lent.borrowers.discard(borrower)
 
 
 @contextmanager

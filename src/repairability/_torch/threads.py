@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -28,16 +28,23 @@ def workers(count: int) -> Iterator[ThreadPoolExecutor]:
     def begin() -> None:
         torch.get_num_threads()  # a thread takes over the process's number where it first asks, so ask before
         torch.set_num_threads(1)
-        begun.wait()
+        with suppress(threading.BrokenBarrierError):
+            begun.wait()
 
     pool = ThreadPoolExecutor(count, initializer=begin)
     try:
         with _BEGINNING:
             before = torch.get_num_threads()
-            for _ in range(count):
-                pool.submit(int)  # a thread each: none is idle before all have begun
-            begun.wait()
-            torch.set_num_threads(before)  # for threads to come; the workers keep theirs
+            try:
+                for _ in range(count):
+                    pool.submit(int)  # a thread each: none is idle before all have begun
+                begun.wait()
+            except BaseException:  # an interrupt: those that have begun would wait for the others for ever
+                begun.abort()
+                pool.shutdown(cancel_futures=True)
+                raise
+            finally:
+                torch.set_num_threads(before)  # for threads to come; the workers keep theirs
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ def write_archive(store: Store, folder: Path) -> list[Path]:
     """
     if is_archive(store.folder):
         raise InputError(f"{store.folder} is an archive already; archive takes a store")
-    if not store.folder.is_dir():
+    if not os.path.isdir(store.folder):
         raise InputError(f"there is no store at {store.folder}")
     entries, odd = store.studies()
     studies = [entry for entry in entries if not entry.smoke]
@@ -52,7 +53,7 @@ def write_archive(store: Store, folder: Path) -> list[Path]:
 
 
 def is_archive(folder: Path) -> bool:
-    return (folder / RUNS).is_file()
+    return os.path.isfile(folder / RUNS)
 
 
 def read_archive(folder: Path) -> tuple[list[StudyEntry], dict[str, Record]]:
@@ -75,7 +76,7 @@ def read_studies(folder: Path, chosen: Sequence[str] = ()) -> tuple[list[StudyRe
     problems: list[str] = []
     if is_archive(folder):
         entries, records = read_archive(folder)
-    elif folder.is_dir():
+    elif os.path.isdir(folder):
         (entries, odd), (whole, problems) = Store(folder).studies(), Store(folder).read_all()
         problems = [*odd, *problems]
         records = {record.run_id: record for record in whole}
