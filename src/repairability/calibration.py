@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as trees
 
-from repairability._torch import generator_of, unwrapped
+from repairability._torch import generator_of, take_threads, unwrapped
 from repairability.errors import InputError
 from repairability.network.batches import (
     Batch,
@@ -66,6 +66,7 @@ class CalibrationSet:
     forward: Forward | None = None
 
     def __post_init__(self) -> None:
+        take_threads()
         if isinstance(self.samples, Tensor):
             object.__setattr__(self, "samples", Samples((self.samples.detach().cpu(),)))
         if self.count < 1 or self.batch_size < 1:
@@ -105,6 +106,7 @@ class CalibrationSet:
         """
         if isinstance(source, CalibrationSet):
             return source if forward is None else replace(source, forward=forward)
+        take_threads()
         limit = images_for(count) if most is None else most
         one = isinstance(source, (Tensor, np.ndarray, Mapping)) or (
             isinstance(source, tuple) and not _are_batches(source, None if forward else model)

@@ -12,12 +12,14 @@ from repairability._torch.modes import (
     recalibrating_,
     training_,
 )
-from repairability._torch.random_state import MOST_SEED, generator_of, reset_weights_, seeded
-from repairability._torch.threads import MOST_THREADS, threads, workers
+from repairability._torch.random_state import MOST_SEED, Draws, generator_of, reset_weights_, seeded
+from repairability._torch.threads import MOST_THREADS, alone, take_threads, threads, workers
 
 __all__ = [
     "MOST_SEED",
     "MOST_THREADS",
+    "Draws",
+    "alone",
     "batch_norms",
     "channels_last_",
     "copy_of",
@@ -32,6 +34,7 @@ __all__ = [
     "reset_weights_",
     "seeded",
     "state_digest",
+    "take_threads",
     "threads",
     "training_",
     "unwrapped",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from repairability.errors import check_whole
 
@@ -26,6 +27,21 @@ def seeded(seed: int) -> Iterator[None]:
     with _random_state_kept():
         torch.manual_seed(check_whole(seed, "seed", 0, MOST_SEED))
         yield
+
+
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees whether this thread draws random numbers in the block. (The random state does not tell: it is every
+    thread's, and a seed that is set there changes it, too.)
+    """
+
+    found = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            defaults = {argument.name: argument.default_value for argument in function._schema.arguments}
+            given = {**defaults, **dict(zip(defaults, args, strict=False)), **(kwargs or {})}
+            self.found |= given.get("dropout_p") != 0.0  # attention may draw, and is told to leave nothing out
+        return function(*args, **(kwargs or {}))
 
 
 def reset_weights_(model: nn.Module, *, seed: int) -> None:

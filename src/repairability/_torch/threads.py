@@ -18,6 +18,12 @@ _BEGINNING = threading.Lock()
 """While workers begin, the process's number of threads is theirs."""
 
 
+def take_threads() -> None:
+    """A thread takes over the process's number of CPU threads where it first asks: now, while no workers begin."""
+    with _BEGINNING:
+        torch.get_num_threads()
+
+
 @contextmanager
 def workers(count: int) -> Iterator[ThreadPoolExecutor]:
     """Threads of which each computes alone. Kernels that share their work wait for the slowest thread at every step,
@@ -51,8 +57,24 @@ def workers(count: int) -> Iterator[ThreadPoolExecutor]:
 
 
 @contextmanager
+def alone() -> Iterator[None]:
+    """This thread computes alone meanwhile; those that come take over the process's number as ever."""
+    before = torch.get_num_threads()
+    try:
+        if before > 1:
+            with _BEGINNING:
+                torch.set_num_threads(1)  # of this thread, and of the process; another thread gives it back its own
+                giving = threading.Thread(target=torch.set_num_threads, args=[before])
+                giving.start()
+                giving.join()
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Run with so many CPU threads; they decide the last bits of a sum."""
+    """Run with so many CPU threads, as do those that come meanwhile; they decide the last bits of a sum."""
     check_whole(count, "threads", 1, MOST_THREADS)
     before = torch.get_num_threads()
     torch.set_num_threads(count)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
-from repairability._torch import threads
+from repairability._torch import alone
 from repairability.algebra.sums import EPS
 from repairability.calibration import CalibrationSet, Images
 from repairability.comparison import Distance
@@ -66,7 +66,7 @@ def diagnose(
     mend = get_repair(repair)
     calibration = CalibrationSet.read(images, model=model, forward=forward)
     if layers is None:
-        with threads(1):  # a few samples, as in `scan`
+        with alone():  # a few samples, as in `scan`
             layers = prunable_layers(model, batch=next(calibration.batches(model)), forward=calibration.forward)
     chosen = layers
     if isinstance(grid, str) or not isinstance(grid, (Mapping, Sequence, np.ndarray)):
