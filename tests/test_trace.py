@@ -276,3 +276,37 @@ def test_what_stands_behind_a_sum_is_not_the_layers_own() -> None:
     found = trace(block, layers, torch.randn(2, 3, 4, 4))
     assert found.norms == found.own_norms == {}
     assert {number: join.layer for number, join in found.joins.items()} == {0: "conv", 1: "other"}
+
+
+class Applied(nn.Module):
+    """Two convolutions, and a function between them."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.stem, self.body, self.between = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), between
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(self.between(self.stem(x)))
+        return out
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("draws", "between"),
+    [
+        (False, torch.relu),
+        (False, nn.Dropout(0.5)),  # in eval mode
+        (False, lambda x: F.scaled_dot_product_attention(x, x, x)),
+        (True, lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)),
+        (True, lambda x: F.dropout(x, 0.5, True)),
+        (True, lambda x: x + torch.rand(1)),
+        (True, lambda x: x.bernoulli(0.5)),
+    ],
+    ids=["relu", "dropout", "attention", "dropped attention", "dropped", "rand", "bernoulli"],
+)
+def test_whether_it_draws_random_numbers(draws: bool, between: Callable[[Tensor], Tensor], seed: int) -> None:
+    """Whatever the caller's random state is."""
+    torch.manual_seed(seed)
+    model = Applied(between)
+    torch.manual_seed(seed)
+    assert trace(model, prunable_layers(model), torch.randn(2, 3, 8, 8)).draws is draws

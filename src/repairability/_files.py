@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import secrets
+import shutil
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from repairability.errors import InputError, PlaceError
@@ -21,22 +25,62 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     target, mode = _writable(path)
+    temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(8)}.part"
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".part")
-    except OSError as error:
-        raise PlaceError(f"cannot write {path}: {error.strerror}") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, mode)
         os.replace(temporary, target)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
+    except BaseException as error:  # also where an interrupt strikes just when the file is there
+        with suppress(OSError):
+            temporary.unlink()
         if isinstance(error, OSError):
-            raise PlaceError(f"cannot write {path}: {error.strerror}") from error
+            raise _unwritable(path, error) from error
         raise
+
+
+def check_file(path: str | os.PathLike[str] | None, size: int = 0) -> None:
+    """Refuse, before the work whose result it shall hold, a file that could not be written then: what is there is no
+    file, there is no folder for it, nothing can be made there, or less room than `size` bytes. None is nothing to do.
+    """
+    if path is None:
+        return
+    target, _ = _writable(path)
+    if not target.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {Path(path).parent}")
+    _try_out(path, target.parent, size)
+
+
+def check_folder(path: str | os.PathLike[str], *files: str) -> None:
+    """As `check_file`, for files of these names in a folder, which may be yet to be made with those above it."""
+    try:
+        folder = Path(path).resolve()
+        while not folder.exists():
+            folder = folder.parent
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"cannot make the folder {path}: {getattr(error, 'strerror', None) or error}") from error
+    _try_out(path, folder, 0)
+    for file in files:
+        _writable(Path(path) / file)
+
+
+def _try_out(path: str | os.PathLike[str], folder: Path, size: int) -> None:
+    """Make a file without a name, which says more than permissions do: of root, of what is mounted read-only."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    if free < size:
+        raise PlaceError(f"cannot write {path}: it takes {size:,} bytes, and {free:,} are free there")
+
+
+def _unwritable(path: str | os.PathLike[str], error: OSError) -> PlaceError:
+    return PlaceError(f"cannot write {path}: {error.strerror}")
 
 
 def _writable(path: str | os.PathLike[str]) -> tuple[Path, int]:

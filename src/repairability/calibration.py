@@ -14,15 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as trees
 
-from repairability._torch import generator_of, unwrapped
+from repairability._torch import generator_of, take_threads, unwrapped
 from repairability.errors import InputError
 from repairability.network.batches import (
     Batch,
     Forward,
     arguments,
+    check_pixels,
     described,
     is_images,
     leaves,
+    not_for_ever,
     plain,
     run,
     sample_count,
@@ -64,12 +66,15 @@ class CalibrationSet:
     forward: Forward | None = None
 
     def __post_init__(self) -> None:
+        take_threads()
         if isinstance(self.samples, Tensor):
             object.__setattr__(self, "samples", Samples((self.samples.detach().cpu(),)))
         if self.count < 1 or self.batch_size < 1:
             raise InputError(f"count and batch_size must be at least 1, not {self.count} and {self.batch_size}")
         before = 0
         for batch in self.held.batches:
+            if self.forward is None:  # a forward of one's own may scale
+                check_pixels(batch)
             _check(batch, before)
             before += sample_count(batch)
         if not before:
@@ -101,6 +106,7 @@ class CalibrationSet:
         """
         if isinstance(source, CalibrationSet):
             return source if forward is None else replace(source, forward=forward)
+        take_threads()
         limit = images_for(count) if most is None else most
         one = isinstance(source, (Tensor, np.ndarray, Mapping)) or (
             isinstance(source, tuple) and not _are_batches(source, None if forward else model)
@@ -196,12 +202,8 @@ def _are_batches(items: tuple[Any, ...], model: nn.Module | None) -> bool:
 
 
 def _check(batch: Batch, before: int) -> None:
-    """Refuse what nothing can be measured on: pixels that are not normalised yet, images that are all the same, nan and
-    inf.
-    """
+    """Refuse what nothing can be measured on: images that are all the same, nan and inf."""
     for leaf in leaves(batch):
-        if leaf.dtype == torch.uint8 and (leaf.dim() > 2 or isinstance(batch, Tensor)):
-            raise InputError(f"images must be floating point, normalised as the model wants them, not {leaf.dtype}")
         if leaf.is_floating_point() and not bool(leaf.isfinite().all()):
             rows = leaf.isfinite().flatten(1).all(1) if leaf.dim() > 1 else leaf.isfinite()
             raise InputError(f"image {before + int(rows.int().argmin())} holds nan or inf")
@@ -213,8 +215,7 @@ def _read(source: Iterable[Batch], limit: int | None) -> Iterator[Batch]:
     if isinstance(source, (str, bytes)) or not hasattr(source, "__iter__"):
         raise InputError(f"images must be a tensor or an iterable of batches, not {type(source).__name__}")
     taken, images = 0, None
-    for item in source:
-        batch = plain(item)
+    for batch in not_for_ever(map(plain, source)):
         if isinstance(batch, list):  # images, or what a loader collated; the first, which is no rest, tells
             images = is_images(batch) if images is None else images
             batch = batch if images else tuple(batch)

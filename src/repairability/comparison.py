@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from repairability._torch import check_finite, evaluating, is_finite
 from repairability.errors import InputError, unknown
-from repairability.network.batches import Batch, Forward, run, taken, to_model
+from repairability.network.batches import Batch, Forward, not_for_ever, run, taken, to_model
 from repairability.network.outputs import Output, is_logits, picked
 from repairability.progress import track
 from repairability.tables import Table, Value, percent
@@ -77,7 +77,8 @@ def agreement(
 
     def both() -> Iterator[tuple[Tensor, Tensor]]:
         with evaluating(dense) as theirs, evaluating(other) as ours:
-            for batch in track([batches] if isinstance(batches, (Tensor, Mapping)) else batches, "comparing"):
+            several = [batches] if isinstance(batches, (Tensor, Mapping)) else batches
+            for batch in track(not_for_ever(several), "comparing"):
                 given = taken(theirs, batch) if forward is None else batch
                 raw = run(theirs, to_model(given, theirs), forward)
                 compared.resolve(raw, output)

@@ -41,6 +41,9 @@ _MACHINE = ("out of memory", "can't allocate memory", "CUDA error", "No space le
 """What torch's errors say, which are RuntimeErrors, where the machine is meant."""
 
 
+_LONGEST = 200
+
+
 def of_the_place(error: BaseException) -> bool:
     """Whether an error, or what it came from, says something of the machine and nothing of what was asked.
 
@@ -72,7 +75,12 @@ def first_line(error: BaseException) -> str:
     """
     if advises_danger(error):
         return "it holds more than plain tensors and arrays, and such content might run code: it is not read"
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return shown((str(error).splitlines() or [type(error).__name__])[0])
+
+
+def shown(text: str) -> str:
+    """A name of somebody's in a message: all of it, but not pages of it."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters)"
 
 
 def safe_cause(error: BaseException) -> BaseException | None:
@@ -80,10 +88,9 @@ def safe_cause(error: BaseException) -> BaseException | None:
     return None if advises_danger(error) else error
 
 
-def shortened(value: object, most: int = 200) -> str:
+def shortened(value: object) -> str:
     """How a value from somebody's file is repeated: as it is written, and not at any length."""
-    text = repr(value)
-    return text if len(text) <= most else f"{text[:most]}..."
+    return shown(repr(value))
 
 
 def check_whole(value: object, what: str, least: int, most: int | None = None) -> int:

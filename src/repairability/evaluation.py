@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from repairability._torch import check_finite, check_output, evaluating
 from repairability.errors import InputError
-from repairability.network.batches import LABELS, Batch, Forward, run, taken, to_model
+from repairability.network.batches import LABELS, Batch, Forward, described, not_for_ever, run, taken, to_model
 from repairability.network.outputs import Output, picked
 from repairability.progress import track
 from repairability.tables import Table, Value, percent
@@ -100,7 +100,7 @@ def evaluate(
 
     def pairs() -> Iterator[tuple[Tensor, Tensor]]:
         with evaluating(model) as network:
-            for batch in track(batches, "evaluating"):
+            for batch in track(not_for_ever(batches), "evaluating"):
                 inputs, labels = _apart(batch)
                 start = time.perf_counter()
                 raw = run(network, to_model(inputs if forward else taken(network, inputs), network), forward)
@@ -118,8 +118,7 @@ def evaluate(
             raise InputError(
                 f"a classifier must put out [n, classes], not {tuple(logits.shape)}; metric= judges others"
             )
-        if len(labels) and int(labels.max()) >= logits.shape[1]:
-            raise InputError(f"labels go up to {int(labels.max())}, but the model has {logits.shape[1]} outputs")
+        labels = check_labels(labels, logits)
         best = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
         right += int(best[:, 0].sum())
         right5 += int(best.any(1).sum())
@@ -128,6 +127,18 @@ def evaluate(
     if not n:
         raise InputError("no images to evaluate on")
     return Metrics(right / n, right5 / n, loss / n, n, n / max(sum(spent), 1e-9))
+
+
+def check_labels(labels: Tensor, logits: Tensor) -> Tensor:
+    """Labels [n] as whole numbers of which each is one of the outputs [n, classes], or an error that says what is."""
+    whole = not labels.is_floating_point() and not labels.is_complex() and labels.dtype != torch.bool
+    if labels.shape != logits.shape[:1] or not whole:
+        raise InputError(f"labels must be {len(logits)} whole numbers, one for each image, not of {described(labels)}")
+    if len(labels) and int(labels.max()) >= logits.shape[1]:
+        raise InputError(f"labels go up to {int(labels.max())}, but the model has {logits.shape[1]} outputs")
+    if len(labels) and int(labels.min()) < 0:
+        raise InputError(f"labels count from 0; one is {int(labels.min())}")
+    return labels.long()
 
 
 def _apart(batch: Batch) -> tuple[Batch, Tensor]:
@@ -162,6 +173,9 @@ class Perplexity:
                 )
             if self.shift:
                 logits, labels = logits[:, :-1], labels[:, 1:]
+            known = labels[labels != -100]
+            if known.numel() and not 0 <= int(known.min()) <= int(known.max()) < logits.shape[2]:
+                raise InputError(f"token ids must be between 0 and {logits.shape[2] - 1}, or -100")
             loss += float(F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum"))
             n += int((labels != -100).sum())
         if not n:

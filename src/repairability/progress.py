@@ -17,7 +17,7 @@ _PATIENCE = 2.0  # seconds without a bar
 
 def track(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
     """Yield the items, with a bar from the third second on; the bar goes away at the end."""
-    if not sys.stderr.isatty():
+    if not _watched():
         yield from items
         return
     bar = _bar()
@@ -38,12 +38,16 @@ def track(items: Iterable[Item], description: str, total: int | None = None) -> 
 @contextmanager
 def live(description: str) -> Iterator[Callable[[int, int, str], None]]:
     """A bar that is told how far things are: done, total, and a few words."""
-    if not sys.stderr.isatty():
+    if not _watched():
         yield lambda done, total, words: None
         return
     with _bar() as bar:
         task = bar.add_task(description, total=None, state="")
         yield lambda done, total, words: bar.update(task, completed=done, total=total, state=words)
+
+
+def _watched() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()  # None: closed from the start
 
 
 def _bar() -> Progress:

@@ -13,12 +13,14 @@ from repairability._torch.modes import (
     recalibrating_,
     training_,
 )
-from repairability._torch.random_state import MOST_SEED, generator_of, reset_weights_, seeded
-from repairability._torch.threads import MOST_THREADS, threads, workers
+from repairability._torch.random_state import MOST_SEED, Draws, generator_of, reset_weights_, seeded
+from repairability._torch.threads import MOST_THREADS, alone, take_threads, threads, workers
 
 __all__ = [
     "MOST_SEED",
     "MOST_THREADS",
+    "Draws",
+    "alone",
     "batch_norms",
     "broken_tensors",
     "channels_last_",
@@ -38,6 +40,7 @@ __all__ = [
     "reset_weights_",
     "seeded",
     "state_digest",
+    "take_threads",
     "threads",
     "training_",
     "unwrapped",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import prune
 
+from repairability._torch.threads import take_threads
 from repairability.errors import InputError, first_line
 
 _PRUNED = "_orig"
@@ -42,6 +43,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 def copy_of(model: nn.Module) -> nn.Module:
     """Our own copy of the network, to be changed at will; masks of `torch.nn.utils.prune` become plain zeros in it."""
+    take_threads()
     with torch.inference_mode(False):
         return _copied(unwrapped(model), {})
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from repairability._torch.copies import batch_norms, is_lazy, shadow_of, unwrapped
 from repairability._torch.random_state import random_state_lent
+from repairability._torch.threads import take_threads
 
 
 @contextmanager
@@ -20,6 +21,7 @@ def evaluating(model: nn.Module, *, writing: bool = False) -> Iterator[nn.Module
 
     `writing`: of our copy, whose parameters and BatchNorm statistics are written meanwhile and stay so.
     """
+    take_threads()
     with random_state_lent(), torch.inference_mode(False), torch.no_grad():
         network = shadow_of(unwrapped(model), writing=writing)
         network.eval()

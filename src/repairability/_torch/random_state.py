@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from repairability.errors import check_whole
 
@@ -28,6 +29,21 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees whether this thread draws random numbers in the block. (The random state does not tell: it is every
+    thread's, and a seed that is set there changes it, too.)
+    """
+
+    found = False
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            defaults = {argument.name: argument.default_value for argument in function._schema.arguments}
+            given = {**defaults, **dict(zip(defaults, args, strict=False)), **(kwargs or {})}
+            self.found |= given.get("dropout_p") != 0.0  # attention may draw, and is told to leave nothing out
+        return function(*args, **(kwargs or {}))
+
+
 def reset_weights_(model: nn.Module, *, seed: int) -> None:
     """Random weights again, in our copy: every module that knows how to begin anew does."""
     with seeded(seed), torch.no_grad():
@@ -37,27 +53,35 @@ def reset_weights_(model: nn.Module, *, seed: int) -> None:
 
 
 class _Lent:
-    """The random state while networks run: how many do, in all threads, and what it was before the first."""
+    """The random state while networks run: who does, in all threads, and what it was before the first."""
 
     lock = threading.Lock()
-    borrowers = 0
+    borrowers: ClassVar[set[object]] = set()
     before: ClassVar[list[Tensor]] = []
 
 
 @contextmanager
 def random_state_lent() -> Iterator[None]:
     """The random state comes back when the last of all threads that run a network is done."""
-    with _Lent.lock:
-        if not _Lent.borrowers:
-            _Lent.before = _random_state()
-        _Lent.borrowers += 1
+    borrower = object()  # a member, not a number: an interrupt strikes before it is one or after, never between
     try:
-        yield
-    finally:
-        with _Lent.lock:
-            _Lent.borrowers -= 1
-            if not _Lent.borrowers:
-                _set_random_state(_Lent.before)
+        try:
+            with _Lent.lock:
+                if not _Lent.borrowers:
+                    _Lent.before = _random_state()
+                _Lent.borrowers.add(borrower)
+            yield
+        finally:
+            _give_back(borrower)
+    finally:  # again: an interrupt may have struck just there
+        _give_back(borrower)
+
+
+def _give_back(borrower: object) -> None:
+    with _Lent.lock:
+        if _Lent.borrowers == {borrower}:
+            _set_random_state(_Lent.before)
+        _Lent.borrowers.discard(borrower)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -18,6 +18,12 @@ _BEGINNING = threading.Lock()
 """While workers begin, the process's number of threads is theirs."""
 
 
+def take_threads() -> None:
+    """A thread takes over the process's number of CPU threads where it first asks: now, while no workers begin."""
+    with _BEGINNING:
+        torch.get_num_threads()
+
+
 @contextmanager
 def workers(count: int) -> Iterator[ThreadPoolExecutor]:
     """Threads of which each computes alone. Kernels that share their work wait for the slowest thread at every step,
@@ -28,24 +34,47 @@ def workers(count: int) -> Iterator[ThreadPoolExecutor]:
     def begin() -> None:
         torch.get_num_threads()  # a thread takes over the process's number where it first asks, so ask before
         torch.set_num_threads(1)
-        begun.wait()
+        with suppress(threading.BrokenBarrierError):
+            begun.wait()
 
     pool = ThreadPoolExecutor(count, initializer=begin)
     try:
         with _BEGINNING:
             before = torch.get_num_threads()
-            for _ in range(count):
-                pool.submit(int)  # a thread each: none is idle before all have begun
-            begun.wait()
-            torch.set_num_threads(before)  # for threads to come; the workers keep theirs
+            try:
+                for _ in range(count):
+                    pool.submit(int)  # a thread each: none is idle before all have begun
+                begun.wait()
+            except BaseException:  # an interrupt: those that have begun would wait for the others for ever
+                begun.abort()
+                pool.shutdown(cancel_futures=True)
+                raise
+            finally:
+                torch.set_num_threads(before)  # for threads to come; the workers keep theirs
         yield pool
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
+def alone() -> Iterator[None]:
+    """This thread computes alone meanwhile; those that come take over the process's number as ever."""
+    before = torch.get_num_threads()
+    try:
+        if before > 1:
+            with _BEGINNING:
+                torch.set_num_threads(1)  # of this thread, and of the process; another thread gives it back its own
+                giving = threading.Thread(target=torch.set_num_threads, args=[before])
+                giving.start()
+                giving.join()
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Run with so many CPU threads; they decide the last bits of a sum."""
+    """Run with so many CPU threads, as do those that come meanwhile; they decide the last bits of a sum."""
     check_whole(count, "threads", 1, MOST_THREADS)
     before = torch.get_num_threads()
     torch.set_num_threads(count)

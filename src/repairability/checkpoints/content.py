@@ -23,7 +23,7 @@ from repairability._torch import holds_nan
 from repairability.checkpoints.about import FileInfo
 from repairability.checkpoints.positions import Bytes
 from repairability.checkpoints.sparse import DENSE, EXACT, VALUES, Coded, Row, dense_rows, pack, unpack
-from repairability.errors import InputError, first_line, unknown
+from repairability.errors import InputError, first_line, shown, unknown
 
 KEY = "repairability"
 SPARSE = "sparse"
@@ -100,8 +100,8 @@ def read_content(path: str | os.PathLike[str]) -> Content:
     tensors were edited are refused.
     """
     file = Path(path)
-    if not file.is_file():
-        raise InputError(f"no checkpoint at {file}")
+    if not os.path.isfile(file):
+        raise InputError(f"no checkpoint at {shown(str(file))}")
     try:
         with safetensors.safe_open(file, framework="pt") as opened:
             metadata = opened.metadata() or {}

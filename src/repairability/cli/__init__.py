@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 import typer
 
+from repairability.cli import standard
 from repairability.cli.calling import as_command
+from repairability.cli.output import notices
 
 VERBS = (
     *("doctor", "layers", "allocate", "diagnose", "prune", "detect", "evaluate", "finetune"),
@@ -32,6 +34,12 @@ for name in VERBS:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; as with `python -m`, what lies in the working directory can be imported."""
+    standard.ready()
     if "" not in sys.path:
         sys.path.insert(0, "")
-    app(args=arguments, prog_name="repairability")
+    try:
+        app(args=arguments, prog_name="repairability")
+    except OSError as error:  # a help page, which Typer writes, on a full disk; verbs end in order by themselves
+        standard.silence(sys.stdout)
+        notices.say(f"error: standard output takes nothing more: {error.strerror}", "red")
+        raise SystemExit(2) from None

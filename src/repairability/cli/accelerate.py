@@ -7,6 +7,7 @@ from pathlib import Path
 from typer import Option
 
 import repairability as rp
+from repairability._files import check_file
 from repairability.cli import options
 from repairability.cli.output import Answer, write_json
 
@@ -30,6 +31,7 @@ def verb(
     import torch
     from torch import nn
 
+    check_file(out)
     options.use_threads(threads)
     model = network.build(seed, layers_only=checkpoint is not None)
     if checkpoint:

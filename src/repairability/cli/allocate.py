@@ -8,7 +8,7 @@ from pathlib import Path
 from typer import Option
 
 import repairability as rp
-from repairability._files import write_atomically
+from repairability._files import check_file, write_atomically
 from repairability.cli import options
 from repairability.cli.output import Answer
 from repairability.tables import Table, csv_text
@@ -35,6 +35,7 @@ def verb(
     """
     from repairability.allocation import check_sparsity
 
+    check_file(csv)
     check_sparsity(sparsity)
     rules = [name.strip() for name in compare.split(",")] if compare else [rule]
     own = options.by_rule(rules, option)  # whatever can be refused is refused before the network is built

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from typer import Option
 
+from repairability._files import check_folder
 from repairability.cli.options import STORE
 from repairability.cli.output import Answer, written
 
@@ -19,6 +20,7 @@ def verb(store: Path = STORE, out: Path = Option(..., metavar="FOLDER", help="Wh
     Example: repairability archive --store runs --out results
     """
     from repairability.experiments import Store
-    from repairability.experiments.archive import write_archive
+    from repairability.experiments.archive import RUNS, write_archive
 
+    check_folder(out, RUNS)
     return written(write_archive(Store(store), out))

@@ -13,7 +13,7 @@ from typer import Option
 from typer.models import OptionInfo
 
 from repairability.cli.options import check_numbers
-from repairability.cli.output import Answer, note, say, show
+from repairability.cli.output import Answer, note, notices, show
 from repairability.errors import RepairabilityError, first_line, of_the_place
 
 Verb = Callable[..., Answer]
@@ -40,18 +40,19 @@ def as_command(verb: Verb) -> Callable[..., None]:
                 warnings.showwarning = lambda message, *_: note(message)
                 answer = verb(**given)
                 show(answer, as_json)
+            code, words = answer.code, ""
         except RepairabilityError as error:
-            say(f"error: {error}", "red")
-            raise SystemExit(2) from None
+            code, words = 2, f"error: {error}"
         except KeyboardInterrupt:
-            say("interrupted; no file is half-written", "red")
-            raise SystemExit(130) from None
+            code, words = 130, "interrupted; no file is half-written"
         except Exception as error:
             if not of_the_place(error):
                 raise
-            say(f"error: {type(error).__name__}: {first_line(error)}", "red")
-            raise SystemExit(2) from None
-        raise SystemExit(answer.code)
+            code, words = 2, f"error: {type(error).__name__}: {first_line(error)}"
+        # outside the handlers: with its traceback an error lets go of what it holds, threads among it
+        if words:
+            notices.say(words, "red")
+        raise SystemExit(code)
 
     paragraphs = inspect.cleandoc(verb.__doc__ or "").split("\n\n")
     run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)  # the terminal breaks lines

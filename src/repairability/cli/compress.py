@@ -6,6 +6,7 @@ from pathlib import Path
 
 from typer import Argument, Option
 
+from repairability._files import check_file
 from repairability.cli import options
 from repairability.cli.output import Answer
 from repairability.tables import Table, percent
@@ -26,11 +27,13 @@ def verb(
 
     Example: repairability compress pruned.safetensors --out smaller.safetensors --values int8
     """
-    from repairability.checkpoints import check_format, read_content, write_content
+    from repairability.checkpoints import DENSE, check_format, read_content, write_content
 
+    check_file(out)
     check_format(format, values)
     content = read_content(file)
     before = content.info
+    check_file(out, before.dense_bytes if format == DENSE else 0)
     after = write_content(out, content.header, content.tensors(), format=format, values=values)
     rows = [(x.path, x.format, x.values, f"{x.size:,}", f"{x.bound:,.0f}", percent(x.above)) for x in (before, after)]
     words = f"{before.size / after.size:.2f} times smaller" if after.size < before.size else "not smaller"

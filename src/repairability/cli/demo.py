@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer import Option
 
-from repairability._files import make_folder, write_atomically
+from repairability._files import check_folder, make_folder, write_atomically
 from repairability.cli import options
 from repairability.cli.output import Answer
 
@@ -27,6 +27,7 @@ def verb(
     from repairability import demo, report
     from repairability.report.tables import named_tables
 
+    check_folder(out, "demo.json", "demo.html")
     draws = options.draws(seed, seeds)
     options.use_threads(threads)
     make_folder(out)

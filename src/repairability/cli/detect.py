@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from typer import Option
 
 import repairability as rp
+from repairability._files import check_file, check_folder
 from repairability.cli import options
 from repairability.cli.output import Answer, write_json
 from repairability.errors import unknown
@@ -50,6 +51,10 @@ def verb(
     from repairability.detect import METHODS
     from repairability.transition import consensus
 
+    if out and out.suffix == ".html":
+        check_folder(out.parent, out.name)
+    else:
+        check_file(out)
     draws = options.draws(seed, seeds)
     if method not in METHODS:
         raise unknown("method", method, METHODS)

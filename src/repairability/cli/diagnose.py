@@ -7,7 +7,7 @@ from pathlib import Path
 from typer import Option
 
 import repairability as rp
-from repairability._files import write_atomically
+from repairability._files import check_file, write_atomically
 from repairability.cli import options
 from repairability.cli.output import Answer
 
@@ -47,6 +47,7 @@ def verb(
     from repairability.repairs import get_repair
     from repairability.scores import get_score
 
+    check_file(out)
     get_repair(repair)
     get_score(score)
     points = options.sparsities_of(grid, "--grid")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typer import Option
 
 import repairability as rp
+from repairability._files import check_file
 from repairability.cli import options
 from repairability.cli.output import Answer, write_json
 
@@ -35,6 +36,7 @@ def verb(
     """
     import torch
 
+    check_file(out)
     model = network.build(seed, machine.ready(), layers_only=True)
     if data is None:
         side = image_size or options.usual_size(network.model)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typer import Option
 
 import repairability as rp
+from repairability._files import check_file
 from repairability.cli import options
 from repairability.cli.output import Answer, write_json
 from repairability.tables import percent
@@ -29,6 +30,7 @@ def verb(
 
     Example: repairability evaluate digits --weights trained --data digits
     """
+    check_file(out)
     dense = network.build(seed, machine.ready())
     pruned = rp.load(checkpoint, dense) if checkpoint else None
     tested = dense if pruned is None else pruned.model

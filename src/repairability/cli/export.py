@@ -8,6 +8,7 @@ from typing import Any
 from typer import Option
 
 import repairability as rp
+from repairability._files import check_file
 from repairability.cli import options
 from repairability.cli.output import Answer
 from repairability.errors import InputError
@@ -33,12 +34,16 @@ def verb(
     """
     import torch
 
+    from repairability.models.weights import state_bytes
+
+    check_file(out)
     if limit < 1:
         raise InputError(f"--limit must be at least 1, not {limit}")
     options.use_threads(threads)
     model = network.build(seed, layers_only=checkpoint is not None)
     if checkpoint:
         model = rp.load(checkpoint, model).model
+    check_file(out, 0 if smaller else state_bytes(model))
     data = source.read()
     options.check_classes(model, data, network.model)
     images = torch.cat([batch[0] for batch in data.test.batches(limit=limit)])

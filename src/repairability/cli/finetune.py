@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 from typer import Option
 
 import repairability as rp
+from repairability._files import check_file
 from repairability.cli import options
-from repairability.cli.output import Answer, notices, say, write_json
+from repairability.cli.output import Answer, notices, write_json
 from repairability.errors import InputError
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def verb(
 
     Example: repairability finetune resnet18 --weights imagenet --data cifar100 --image-size 64 --out net.safetensors
     """
+    from repairability.models.weights import state_bytes
+
     _check(network.weights, from_scratch, freeze, out)
     frozen = () if from_scratch or freeze == [NOTHING] else freeze or None
     config = rp.training.TrainConfig(seed=seed, frozen=frozen, **vars(schedule))
@@ -65,20 +68,21 @@ def verb(
         raise InputError(f"--num-classes {classes} is too few: {data.name} has {data.classes} classes")
     with notices.status(f"building {network.model}"):
         model = rp.create_model(network.model, num_classes=classes, weights=network.weights, new_head=True, seed=seed)
-    partial = Path(f"{out}.partial")
+    partial = _partial(out)
+    check_file(partial, 2 * state_bytes(model))  # and the result beside it
     if restart:
         partial.unlink(missing_ok=True)
 
     def watch(epoch: Epoch) -> None:
         top1 = "" if epoch.test_top1 is None else f", test top-1 {epoch.test_top1:.4f}"
         seconds = f"{epoch.seconds:.0f} s"
-        say(f"epoch {epoch.epoch} of {config.epochs}: train loss {epoch.train_loss:.4f}{top1}, {seconds}")
+        notices.say(f"epoch {epoch.epoch} of {config.epochs}: train loss {epoch.train_loss:.4f}{top1}, {seconds}")
 
     try:
         result = rp.training.finetune(model.to(device), data, config=config, partial=partial, watch=watch)
     except KeyboardInterrupt:
         if partial.is_file():
-            say(f"{partial} holds the last whole epoch; the same command continues from it")
+            notices.say(f"{partial} holds the last whole epoch; the same command continues from it")
         raise
     result.save(out, half=half)
     about = {"model": network.model, "data": data.name, "weights": network.weights, "from_scratch": from_scratch}
@@ -97,5 +101,9 @@ def _check(weights: str | None, from_scratch: bool, freeze: list[str] | None, ou
         raise InputError("--from-scratch freezes nothing; leave out --freeze")
     if out.suffix != ".safetensors":
         raise InputError(f"--out takes a name that ends in .safetensors, not {out}")
-    if not out.parent.is_dir():
-        raise InputError(f"cannot write {out}: there is no folder {out.parent}")
+    for file in (out, _partial(out), out.with_suffix(".json")):
+        check_file(file)
+
+
+def _partial(out: Path) -> Path:
+    return Path(f"{out}.partial")

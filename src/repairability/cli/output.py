@@ -13,9 +13,10 @@ from rich.console import Console
 
 from repairability._files import write_atomically
 from repairability._json import strict_json
+from repairability.cli import standard
 from repairability.tables import Table
 
-notices = Console(stderr=True)
+notices = standard.Notices()
 
 
 @dataclass(frozen=True)
@@ -33,31 +34,33 @@ def written(files: Sequence[Path]) -> Answer:
     return Answer({"written": files}, [f"wrote {file}" for file in files])
 
 
-def say(text: str, style: str | None = None) -> None:
-    """One line on standard error, word for word."""
-    notices.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
-
 def note(*messages: object) -> None:
     """Things to know that are no errors."""
     for message in messages:
-        say(f"note: {message}", "yellow")
+        notices.say(f"note: {message}", "yellow")
 
 
 def show(answer: Answer, as_json: bool) -> None:
     """One JSON object, or the parts: tables (in colour on a terminal) with a blank line between, and lines."""
     if as_json:
-        print(json_text(answer.content))
+        standard.answer(json_text(answer.content) + "\n")
         return
-    before: Table | str = ""
-    for part in answer.parts:
-        if isinstance(part, str):
-            print(part)
-        else:
-            print(end="\n" if isinstance(before, Table) else "")
-            Console().print(part.rich()) if sys.stdout.isatty() else print(part)
-        before = part
+    lines = []
+    for before, part in zip(("", *answer.parts), answer.parts, strict=False):
+        between = "\n" if isinstance(before, Table) and isinstance(part, Table) else ""
+        lines.append(f"{between}{_drawn(part) if isinstance(part, Table) else part}\n")
+    standard.answer("".join(lines))
     note(*answer.notes)
+
+
+def _drawn(table: Table) -> str:
+    """In colour where somebody sees it, as wide as the terminal."""
+    if not sys.stdout.isatty():
+        return str(table)
+    terminal = Console()
+    with terminal.capture() as drawn:
+        terminal.print(table.rich(), end="")
+    return drawn.get().rstrip("\n")
 
 
 def write_json(file: Path, content: object) -> None:

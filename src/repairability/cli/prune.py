@@ -10,6 +10,7 @@ from typing import Any
 from typer import Option
 
 import repairability as rp
+from repairability._files import check_file
 from repairability.cli import options
 from repairability.cli.output import Answer
 from repairability.errors import InputError
@@ -96,10 +97,12 @@ def verb(
     """
     from repairability.allocation import target_count
     from repairability.calibration import HELD_OUT
-    from repairability.checkpoints import check_format
+    from repairability.checkpoints import DENSE, check_format
+    from repairability.models.weights import state_bytes
     from repairability.pruning import BEST
     from repairability.pruning.budget import Budget
 
+    check_file(out)
     if sparsity is None and speedup is None:
         raise InputError("say how sparse the network shall be (--sparsity 0.9) or how fast (--speedup 2)")
     Budget(sparsity, budget, speedup)
@@ -115,6 +118,7 @@ def verb(
     config = rp.PruneConfig(options=options.rule_options(option), **settings)
     diagnosis = options.read_diagnosis(curves)
     model = network.build(seed, machine.ready())
+    check_file(out, state_bytes(model) if format == DENSE else 0)
     held_out = HELD_OUT if len(recipes) > 1 else 0
     if dry_run:
         layers = choice.of(model)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from typer import Argument, Option
 
+from repairability._files import check_file
 from repairability.cli.options import STORE
 from repairability.cli.output import Answer, note
 
@@ -27,6 +28,8 @@ def verb(
     from repairability.report.files import write_file
     from repairability.report.store import Studies
 
+    for document in () if check else documents:
+        check_file(document)
     studies, problems = read_studies(store)
     note(*problems)
     sections = Studies(studies)

@@ -37,9 +37,12 @@ def verb(
     """
     from repairability.experiments.archive import read_studies
     from repairability.report import write_report
+    from repairability.report.files import check_out
     from repairability.report.store import Studies, counts, write_store_report
 
     page, wanted = out or Path("report.html"), [name.strip() for name in formats.split(",")]
+    if not study or out:
+        check_out(page, wanted)
     if file and not store and not study:
         return written(write_report(_record(file), page, wanted))
     if file or not store:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typer import Argument, Option
 
+from repairability._files import check_folder
 from repairability.cli import options
 from repairability.cli.output import Answer, notices
 from repairability.errors import InputError
@@ -65,9 +67,11 @@ def verb(
     from repairability.experiments.archive import copy_known, read_archive
     from repairability.report.sections import get_section, study_section
 
+    if not dry_run:
+        check_folder(store)
     where, executor = experiments.Files(files or (), root), execution.build()
     for folder in where.folders:
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise InputError(f"--files {folder}: there is no such folder")
     read = experiments.read_study(file)
     study = experiments.smoke(read) if smoke else read

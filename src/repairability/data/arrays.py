@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from repairability.data.splits import IMAGENET, Data, Split, from_array
-from repairability.errors import InputError, MissingExtraError, first_line, safe_cause
+from repairability.errors import InputError, MissingExtraError, first_line, safe_cause, shown
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
@@ -19,31 +19,50 @@ DIGITS_TRAIN = 1200
 
 DIGITS_SIZE = 16
 
+MOST_CLASSES = 1_000_000
+"""A label beyond is damage, and a head for it would fill the memory."""
+
 
 def load_npz(path: Path, image_size: int | None) -> Data:
     """x_train, y_train, x_test, y_test; images uint8 [n, 3, h, w] (or [n, h, w, 3])."""
-    if not path.is_file():
-        raise InputError(f"no npz file at {path}")
+    if not os.path.isfile(path):
+        raise InputError(f"no npz file at {shown(str(path))}")
     try:
         with np.load(path, allow_pickle=False) as file:
             missing, present = [name for name in ARRAYS if name not in file], ", ".join(file) or "none"
-            arrays = {name: file[name] for name in ARRAYS if name in file}
-    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+            arrays = {name: _array(file, name) for name in ARRAYS if name in file}
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except Exception as error:  # whatever foreign bytes lead their readers to
         raise InputError(f"cannot read {path}: {first_line(error)}") from safe_cause(error)
     if missing:
-        raise InputError(f"{path} lacks the arrays {', '.join(missing)}; it has {present}")
+        raise InputError(f"{path} lacks the arrays {', '.join(missing)}; it has {shown(present)}")
     train, test = (_split(path, part, arrays, image_size) for part in ("train", "test"))
     return Data(f"npz:{path}", int(max(train.labels.max(), test.labels.max())) + 1, train, test)
+
+
+def _array(file: Any, name: str) -> Any:
+    """A member that is an array of numbers; of objects it would be a pickle, which is not read."""
+    try:
+        array = file[name]
+    except ValueError as error:
+        raise InputError(f"{name} is damaged, or holds Python objects, which are not read") from error
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{name} is no array: the member has no npy header")
+    return array
 
 
 def _split(path: Path, part: str, arrays: dict[str, Any], image_size: int | None) -> Split:
     images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
     if images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
-    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3) or not all(images.shape[2:]):
         raise InputError(f"{path}: x_{part} must be uint8 [n, 3, h, w], not {images.dtype} {images.shape}")
     if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer) or not len(labels):
         raise InputError(f"{path}: y_{part} must be {len(images)} integers, not {labels.dtype} {labels.shape}")
+    if not 0 <= int(labels.min()) <= int(labels.max()) < MOST_CLASSES:
+        span = f"{int(labels.min())} to {int(labels.max())}"
+        raise InputError(f"{path}: y_{part} goes from {span}; labels count from 0, in at most {MOST_CLASSES:,} classes")
     mean, std = (tuple(values[: images.shape[1]]) for values in IMAGENET)  # grey images: the first channel's
     return from_array(torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)), (mean, std), image_size)
 

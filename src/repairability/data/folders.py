@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from repairability._vision import torchvision
 from repairability.data.splits import IMAGENET, Data, Split
-from repairability.errors import InputError, PlaceError
+from repairability.errors import InputError, PlaceError, first_line, shown
 
 SIZE = 224
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"}
@@ -18,11 +19,12 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"}
 
 def load_folder(path: Path, image_size: int | None) -> Data:
     """Classes are the sub-folders of train, in alphabetical order; the test part is called test or val."""
-    train, test = path / "train", path / ("val" if (path / "val").is_dir() and not (path / "test").is_dir() else "test")
+    other = "val" if os.path.isdir(path / "val") and not os.path.isdir(path / "test") else "test"
+    train, test = path / "train", path / other
     for folder in (train, test):
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             layout = "train/CLASS/*.png and test (or val)/CLASS/*.png"
-            raise InputError(f"no folder {folder}; an image folder holds {layout}")
+            raise InputError(f"no folder {shown(str(folder))}; an image folder holds {layout}")
     classes, tested = (sorted(place.name for place in folder.iterdir() if place.is_dir()) for folder in (train, test))
     if extra := [name for name in tested if name not in classes]:
         raise InputError(f"{test} has classes that {train} lacks: {', '.join(extra)}")
@@ -53,7 +55,7 @@ def from_files(files: Sequence[Path], labels: Sequence[int], size: int) -> Split
         yield str(size).encode()
         for file in files:
             seen[file] = stamp(file)
-            yield file.read_bytes()
+            yield _regular(file).read_bytes()
 
     def read(indices: Sequence[int]) -> Tensor:
         wanted = [files[i] for i in indices]
@@ -75,7 +77,7 @@ def decoded(files: Sequence[Path], size: int) -> Tensor:
     """The usual view of ImageNet [n, 3, size, size]: the shorter side to size * 256 / 224 (bilinear, antialiased), then
     the centre.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     transforms = torchvision("transforms.v2")
     steps = [
@@ -87,8 +89,17 @@ def decoded(files: Sequence[Path], size: int) -> Tensor:
     view, images = transforms.Compose(steps), []
     for file in files:
         try:
-            with Image.open(file) as image:
+            with Image.open(_regular(file)) as image:
                 images.append(view(image.convert("RGB")))
-        except (UnidentifiedImageError, OSError) as error:
-            raise InputError(f"cannot read the image {file}: {error}") from error
+        except InputError:
+            raise
+        except Exception as error:  # whatever foreign bytes lead their readers to
+            raise InputError(f"cannot read the image {file}: {first_line(error)}") from error
     return torch.stack(images)
+
+
+def _regular(file: Path) -> Path:
+    """A pipe would be waited for, a device read for ever."""
+    if not file.is_file():
+        raise InputError(f"cannot read the image {file}: it is no file")
+    return file

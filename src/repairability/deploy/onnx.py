@@ -14,7 +14,7 @@ from torch.utils import _pytree as trees
 from repairability._files import write_atomically
 from repairability._torch import check_finite, check_output, copy_of, evaluating, evaluation_mode_
 from repairability.errors import InputError, MissingExtraError, first_line
-from repairability.network.batches import run, to_model
+from repairability.network.batches import check_pixels, run, to_model
 from repairability.network.folding import without_norms
 from repairability.tables import Table, Value
 
@@ -55,6 +55,8 @@ def export_onnx(
     if not isinstance(example, Tensor) or example.dim() < 2 or not len(example):
         raise InputError("an example is one tensor [n, ...] as the network takes it; no other batch can be exported")
     images = example if check is None else check
+    check_pixels(example)
+    check_pixels(images)
     if images.shape[1:] != example.shape[1:]:
         raise InputError(f"check has images of shape {tuple(images.shape[1:])}, the example {tuple(example.shape[1:])}")
     check_finite(model)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
-from repairability._torch import check_finite, threads
+from repairability._torch import alone, check_finite
 from repairability.algebra.sums import EPS
 from repairability.calibration import CalibrationSet, Images
 from repairability.comparison import Distance
@@ -67,7 +67,7 @@ def diagnose(
     check_finite(model)
     calibration = CalibrationSet.read(images, model=model, forward=forward)
     if layers is None:
-        with threads(1):  # a few samples, as in `scan`
+        with alone():  # a few samples, as in `scan`
             layers = prunable_layers(model, batch=next(calibration.batches(model)), forward=calibration.forward)
     chosen = layers
     if isinstance(grid, str) or not isinstance(grid, (Mapping, Sequence, np.ndarray)):

@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from repairability._torch import batch_norms, evaluating, threads, unwrapped, workers
+from repairability._torch import alone, batch_norms, evaluating, unwrapped, workers
 from repairability.algebra.scratch import Scratch
 from repairability.algebra.sums import ChannelSums, OutputMoments
 from repairability.allocation import check_sparsity, pruned_count
@@ -65,7 +65,7 @@ def scan(
     if observe not in OBSERVE:
         raise InputError(f"observe must be one of {', '.join(OBSERVE)}, not {observe!r}")
     grids = {layer.name: checked_grid(layer.name, grid) for layer in layers}
-    with threads(1):  # a few samples: sharing them costs more than it gains, and much beside a busy process
+    with alone():  # a few samples: sharing them costs more than it gains, and much beside a busy process
         way = trace(model, layers, next(iter(calibration.batches(model))), forward=calibration.forward)
     norms = _norms_behind(model, layers, way.norms, observe)
 

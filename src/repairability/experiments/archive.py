@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +40,7 @@ def write_archive(store: Store, folder: Path) -> list[Path]:
     """
     if is_archive(store.folder):
         raise InputError(f"{store.folder} is an archive already; archive takes a store")
-    if not store.folder.is_dir():
+    if not os.path.isdir(store.folder):
         raise InputError(f"there is no store at {store.folder}")
     entries, odd = store.studies()
     studies = [entry for entry in entries if not entry.smoke]
@@ -60,7 +61,7 @@ def write_archive(store: Store, folder: Path) -> list[Path]:
 
 
 def is_archive(folder: Path) -> bool:
-    return (folder / RUNS).is_file()
+    return os.path.isfile(folder / RUNS)
 
 
 def read_archive(folder: Path) -> tuple[list[StudyEntry], dict[str, Record]]:
@@ -95,7 +96,7 @@ def read_studies(folder: Path, chosen: Sequence[str] = ()) -> tuple[list[StudyRe
     problems: list[str] = []
     if is_archive(folder):
         entries, records = read_archive(folder)
-    elif folder.is_dir():
+    elif os.path.isdir(folder):
         (entries, odd), (whole, problems) = Store(folder).studies(), Store(folder).read_all()
         problems = [*odd, *problems]
         records = {record.run_id: record for record in whole}

@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,16 +92,18 @@ class Processes:
 
         def submit(job: JobContent) -> Future[Result]:
             nonlocal pool
-            if not pool.active:  # a worker died while no job ran: then Pebble gives the whole pool up
-                _stop(pool)
-                pool = self._pool()
-            return pool.schedule(function, args=[job])
+            with _uninterrupted():
+                if not pool.active:  # a worker died while no job ran: then Pebble gives the whole pool up
+                    _stop(pool)
+                    pool = self._pool()
+                return pool.schedule(function, args=[job])
 
         deaths = (ProcessExpired, BrokenProcessPool)
         try:
             yield from _outcomes(jobs, submit, lambda: self.workers, self.attempts, deaths)
         finally:
-            _stop(pool)
+            with _uninterrupted():
+                _stop(pool)
 
     def _pool(self) -> ProcessPool:
         context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
@@ -111,8 +115,23 @@ def _stop(pool: ProcessPool) -> None:
     pool.join()
 
 
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the pool is whole, or gone. It is the driver's alone: what begins here, workers and the
+    threads that replace them, never sees it, not while it imports torch either.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _end_with_the_driver() -> None:
-    """A worker whose driver is gone ends. (Ctrl-C is the driver's: Pebble's workers ignore it.)"""
+    """A worker whose driver is gone ends."""
 
     def watch(driver: Any) -> None:
         driver.join()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from repairability.data import load_data
-from repairability.errors import InputError
+from repairability.errors import InputError, shown
 from repairability.experiments.spec import Job, RunSpec, read_as
 from repairability.models.weights import PRETRAINED
 from repairability.training import TRAINED
@@ -54,16 +55,16 @@ class Files:
             return f"{prefix}:{self._find(path, 'data')}"
         if _is_what_it_is_called(name):
             return name
-        files = [file for folder in self.folders if (file := folder / f"{name}.npz").is_file()]
+        files = [file for folder in self.folders if os.path.isfile(file := folder / f"{name}.npz")]
         return f"npz:{files[0].absolute()}" if files else name
 
     def _find(self, name: str, what: str) -> Path:
         folders = (Path(), *self.folders)
         for folder in folders:
-            if (folder / name).is_file() or (what == "data" and (folder / name).is_dir()):
+            if os.path.isfile(folder / name) or (what == "data" and os.path.isdir(folder / name)):
                 return (folder / name).absolute()
         looked = ", ".join(map(str, folders))
-        raise InputError(f"no {what} {name!r} in {looked}; say where it lies with --files FOLDER")
+        raise InputError(f"no {what} {shown(name)!r} in {looked}; say where it lies with --files FOLDER")
 
 
 def _is_what_it_is_called(data: str) -> bool:

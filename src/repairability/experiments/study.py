@@ -5,6 +5,7 @@ studies; and the sections that show them.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,9 @@ DEFAULT = ("accuracy",)
 """The sections of a study that names none."""
 
 SMOKE_IMAGES = 64
+
+MOST_CELLS = 100_000
+"""Of a study: a week of runs of six seconds each. They are all held in memory, and named in one file."""
 
 Settings = dict[str, Any]
 Name = Annotated[str, AfterValidator(check_name)]
@@ -91,6 +95,9 @@ class StudyFile(Checked):
         """
         if self.runs_of and not self.model_fields_set & {"base", "cases", "axes", "exclude"}:
             return []
+        count = max(1, len(self.cases)) * math.prod(map(len, self.axes.values()))
+        if count > MOST_CELLS:
+            raise InputError(f"the product of cases and axes has {count:,} cells; a study takes at most {MOST_CELLS:,}")
         cells = [
             RunSpec.read({**self.base, **case, **dict(zip(self.axes, values, strict=True))})
             for case in self.cases or [{}]

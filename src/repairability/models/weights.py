@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import URLError
 
-import safetensors
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from repairability._torch import check_finite
 from repairability._vision import torchvision
-from repairability.errors import InputError, first_line, safe_cause
+from repairability.errors import InputError, first_line, safe_cause, shown
 
 T = TypeVar("T")
 
 PRETRAINED = "imagenet"
 """In the place of a weights file: torchvision's own."""
-
-UNREADABLE = (safetensors.SafetensorError, pickle.UnpicklingError, OSError, RuntimeError, EOFError, ValueError)
-"""What reading a safetensors or torch file raises where it is damaged, or no such file."""
 
 
 def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, new_head: bool = False) -> None:
@@ -65,24 +60,37 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     data-parallel training and torch.compile, is unwrapped.
     """
     file = Path(path)
-    if not file.is_file():
-        raise InputError(f"no weights file at {file}")
+    if not os.path.isfile(file):
+        raise InputError(f"no weights file at {shown(str(file))}")
+    safe = file.suffix == ".safetensors"
     try:
-        safe = file.suffix == ".safetensors"
         content: Any = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
-        raise InputError(f"cannot read weights from {file}: {first_line(error)}") from safe_cause(error)
+    except Exception as error:  # whatever foreign bytes lead their readers to
+        wanted = "safetensors" if safe else "torch (read without running code from it), and not called .safetensors"
+        raise InputError(
+            f"cannot read weights from {file}: it is damaged, or no file of {wanted}: {first_line(error)}"
+        ) from safe_cause(error)
     for wrapper in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
             content = content[wrapper]
-    if not isinstance(content, dict) or not content or not all(isinstance(item, Tensor) for item in content.values()):
+    if not isinstance(content, dict) or not content or not all(isinstance(x, Tensor) for x in content.values()):
         raise InputError(f"{file} holds no state dict (a mapping from names to tensors)")
+    for key, tensor in content.items():
+        if not isinstance(key, str):
+            raise InputError(f"{file} holds no state dict: a tensor in it is called {key!r}, which is no name")
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise InputError(f"{file} holds no plain weights: {shown(key)} is {tensor.layout} ({tensor.dtype})")
     return {_stripped(key): tensor for key, tensor in content.items()}
 
 
 def plain_state(model: nn.Module) -> dict[str, Tensor]:
     """The tensors of a state dict as safetensors takes them."""
     return state_parts(model)[0]
+
+
+def state_bytes(model: nn.Module) -> int:
+    """What the tensors of a state dict take in a file."""
+    return sum(x.numel() * x.element_size() for x in model.state_dict().values() if isinstance(x, Tensor))
 
 
 def state_parts(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -159,4 +167,4 @@ def _head(model: nn.Module) -> str:
 
 def _listed(what: str, keys: list[str]) -> str:
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
-    return f"{what} {', '.join(keys[:3])}{more}; " if keys else ""
+    return f"{what} {', '.join(map(shown, keys[:3]))}{more}; " if keys else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,10 @@ PROBE = 4
 """Samples that show how a model runs; only where they leave a layer out, the whole batch is asked."""
 
 
+EMPTY = 100
+"""So many batches without a sample in a row, and nobody waits for one any longer."""
+
+
 class Reached(Exception):
     """Raised by whoever watches a pass and has seen all it wants; the rest of the forward pass is not needed."""
 
@@ -48,6 +52,7 @@ def called(model: nn.Module, batch: Batch, forward: Forward | None = None) -> An
         if forward is not None:
             return forward(model, batch)
         args, kwargs = arguments(model, batch)
+        check_pixels(args[0] if len(args) == 1 and not kwargs else (args, kwargs))
         return model(*args, **kwargs)
     except Reached:
         return None
@@ -106,6 +111,24 @@ def _by_place(parameters: Sequence[inspect.Parameter] | None, items: Sequence[An
             yield item
         else:
             return
+
+
+def not_for_ever(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """The batches as they come; an iterable that yields nothing but empty ones, and perhaps never ends, is refused."""
+    empty = 0
+    for batch in batches:
+        held = [leaf for leaf in leaves(batch) if leaf.dim()]
+        empty = 0 if any(map(len, held)) or not held else empty + 1
+        if empty == EMPTY:
+            raise InputError(f"{EMPTY} batches one after the other hold no sample, as {described(batch)}")
+        yield batch
+
+
+def check_pixels(batch: Batch) -> None:
+    """Refuse pixels as files hold them: what a model takes is normalised, and nobody else knows how."""
+    for leaf in leaves(batch):
+        if leaf.dtype == torch.uint8 and (leaf.dim() > 2 or isinstance(batch, Tensor)):
+            raise InputError(f"images must be floating point, normalised as the model wants them, not {leaf.dtype}")
 
 
 def is_label(item: Any) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -63,10 +62,6 @@ class Stream:
         self._error: BaseException | None = None
         self._abandoned = False
         self._past: Collection[str] = ()
-        self._done: Future[None] | None = None
-
-    def start(self, pool: Executor) -> None:
-        self._done = pool.submit(self._pass)
 
     def advance(self, past: Collection[str] = ()) -> Halt | None:
         """Run to the next halt that is not at one of the layers `past`; None where the pass ended."""
@@ -85,11 +80,10 @@ class Stream:
             raise self._error
         return self._halt
 
-    def close(self) -> None:
+    def abandon(self) -> None:
+        """The pass ends where it stands, or at its next halt."""
         self._abandoned = True
         self._go.release()
-        if self._done is not None:
-            self._done.exception()  # none: the pass hands its own to whoever advances it
 
     def _stand(self, at: Halt) -> None:
         """Called inside the pass: stand here until told to go on."""
@@ -115,7 +109,8 @@ class Stream:
         if join is not None:
             self._stand(Halt(join.layer, branch=operands[join.operand], other=operands[1 - join.operand]))
 
-    def _pass(self) -> None:
+    def run(self) -> None:
+        """The pass itself, which waits to be told to begin."""
         self._go.acquire()
         try:
             if not self._abandoned:
@@ -154,18 +149,24 @@ def streams(
         yield []
         return
     running: list[Stream] = []
-    with ExitStack() as stack:
-        pool = stack.enter_context(workers(len(batches)))
+    with ExitStack() as networks, workers(len(batches)) as pool:
         for batch in batches:  # a network each: what one pass keeps in it is not for another
-            network = stack.enter_context(evaluating(model, writing=before))
+            network = networks.enter_context(evaluating(model, writing=before))
             running.append(Stream(network, layers.on(network), batch, joins, forward, before=before))
         try:
-            for stream in running:
-                stream.start(pool)
-            yield running
-        finally:
-            for stream in running:
-                stream.close()
+            try:
+                for stream in running:
+                    pool.submit(stream.run)
+                yield running
+            finally:
+                _abandon(running)
+        finally:  # again: an interrupt may have struck just there, and the pool waits for passes that stand still
+            _abandon(running)
+
+
+def _abandon(running: Sequence[Stream]) -> None:
+    for stream in running:
+        stream.abandon()
 
 
 def advance(running: Sequence[Stream], most: int, past: Collection[str] = ()) -> list[Halt | None]:

@@ -9,11 +9,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from repairability._torch import evaluating
+from repairability._torch import Draws, evaluating
 from repairability.errors import InputError
 from repairability.network.batches import PROBE, Batch, Forward, run, sample_count
 from repairability.network.calls import Call
@@ -142,10 +141,8 @@ def _trace(model: nn.Module, layers: Layers, batch: Batch, forward: Forward | No
         watching = Watching(
             network, layers.on(network), handle, samples=sample_count(batch), norm=norm, added=added, used=used
         )
-        before = torch.get_rng_state()
-        with watching:
+        with Draws() as draws, watching:  # type: ignore[no-untyped-call]
             final = run(network, batch, forward)
-        draws = not torch.equal(before, torch.get_rng_state())
     for tensor in tree_leaves(final):  # what is put out is felt
         for layer in (_whose(outputs, tensor), _whose(sums, tensor)):
             if layer is not None:
@@ -158,7 +155,7 @@ def _trace(model: nn.Module, layers: Layers, batch: Batch, forward: Forward | No
     sums_of = Counter(join.layer for join in joins.values())
     felt = {layer: end for layer, end in ends.items() if end is not None and sums_of[layer] == int(end.summed)}
     shifts = frozenset({*shiftable, *own})
-    return Trace(tuple(calls), calls, inputs, geometries, biases, shifts, norms, own, joins, felt, draws)
+    return Trace(tuple(calls), calls, inputs, geometries, biases, shifts, norms, own, joins, felt, draws.found)
 
 
 _Held = dict[int, tuple[str, Tensor, int]]

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repairability._files import check_name, make_folder, write_atomically
+from repairability._files import check_folder, check_name, make_folder, write_atomically
 from repairability.errors import unknown
 from repairability.report.drawing import render
 from repairability.report.markup import to_latex, to_markdown
@@ -51,20 +51,32 @@ def write_contents(contents: Contents, out: str | Path, formats: Sequence[str]) 
     `out` is a folder, or the page itself if it ends in .html; then the other formats go into a folder of the same stem
     beside it. Everything is made before anything is written, and each file appears whole or not at all.
     """
-    for name in formats:
-        if name not in FORMATS:
-            raise unknown("format", name, FORMATS)
-    out = Path(out)
-    is_page = out.suffix.lower() == ".html"
-    folder = out.with_suffix("") if is_page else out
+    folder = check_out(Path(out), formats)
+    page = None if folder == Path(out) else Path(out)
     files = {
-        out if is_page and name == "html" else folder / check_name(file): content
+        page if page is not None and name == "html" else folder / check_name(file): content
         for name in dict.fromkeys(formats)
         for file, content in FORMATS[name](contents).items()
     }
     for path, content in files.items():
         write_file(path, content)
     return list(files)
+
+
+def check_out(out: Path, formats: Sequence[str]) -> Path:
+    """The folder of all but the page. A format nobody knows, and a place that cannot be written, are refused before
+    anything is read or drawn.
+    """
+    for name in formats:
+        if name not in FORMATS:
+            raise unknown("format", name, FORMATS)
+    is_page = out.suffix.lower() == ".html"
+    folder = out.with_suffix("") if is_page else out
+    if is_page and "html" in formats:
+        check_folder(out.parent, out.name)
+    if not is_page or any(name != "html" for name in formats):
+        check_folder(folder)
+    return folder
 
 
 def write_file(path: Path, content: str | bytes) -> None:

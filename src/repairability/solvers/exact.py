@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -16,6 +17,9 @@ from repairability.solvers.problem import Problem
 
 _COST_SPAN = 1e6
 """Costs are stretched to this span: HiGHS stops at an absolute gap of 1e-6, which then is 1e-12 of the span."""
+
+_ASIDE = threading.Lock()
+"""Of whoever has turned standard output aside."""
 
 
 def exact(problem: Problem) -> list[int]:
@@ -61,21 +65,24 @@ def _silent_stdout() -> Iterator[None]:
     """HiGHS now and then prints a line of its own, asked to be silent or not, which would end up in somebody's --json.
 
     It comes from C, so the file descriptor itself is turned aside, and C's buffer is written out before it comes back.
+    One thread at a time: a second one would take what the first has turned aside for the real one.
     """
-    kept = None
-    with suppress(OSError):  # no standard output at all
-        kept = os.dup(1) if os.name == "posix" else None
-    if kept is None:
-        yield
-        return
-    if sys.stdout is not None:
-        sys.stdout.flush()
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        ctypes.CDLL(None).fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
+    with _ASIDE:
+        kept = None
+        with suppress(OSError):  # no standard output at all
+            kept = os.dup(1) if os.name == "posix" else None
+        if kept is None:
+            yield
+            return
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            if sys.stdout is not None:
+                with suppress(OSError):  # a full disk, a pipe that nobody reads: whoever prints next is told
+                    sys.stdout.flush()
+            os.dup2(nowhere, 1)
+            yield
+        finally:
+            ctypes.CDLL(None).fflush(None)
+            os.dup2(kept, 1)
+            os.close(kept)
+            os.close(nowhere)

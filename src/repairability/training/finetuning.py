@@ -21,7 +21,6 @@ from repairability._torch import channels_last_, copy_of, generator_of, seeded, 
 from repairability.data import Data
 from repairability.errors import InputError, first_line, safe_cause, unknown
 from repairability.evaluation import evaluate
-from repairability.models.weights import UNREADABLE
 from repairability.network.batches import to_model
 from repairability.progress import track
 from repairability.training.recipe import Epoch, TrainConfig, TrainResult
@@ -160,7 +159,7 @@ def continue_(state: State, file: Path, settings: Mapping[str, Any]) -> None:
     anew = "remove it (--restart) to begin anew"
     try:
         content = torch.load(io.BytesIO(read_sealed(file)), map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
+    except Exception as error:  # whatever foreign bytes lead their readers to
         raise InputError(f"cannot continue from {file}: {first_line(error)}; {anew}") from safe_cause(error)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{file} is no state of a training of format {FORMAT!r}; {anew}")

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from repairability.errors import InputError
+from repairability.evaluation import check_labels
 from repairability.network.batches import called
 
 
@@ -43,8 +44,7 @@ def step_(
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise InputError(f"{type(model).__name__} must put out [n, classes] to be trained, not {shape}")
-    if int(labels.max()) >= logits.shape[1]:
-        raise InputError(f"labels go up to {int(labels.max())}, but the model has {logits.shape[1]} outputs")
+    labels = check_labels(labels, logits)
     loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ from repairability._torch import threads as torch_threads
 from repairability.deploy.runtime.measures import KERNELS, LayerTime, check_same, timed
 from repairability.deploy.runtime.stages import Unreadable
 from repairability.errors import InputError, unknown
-from repairability.network.batches import Batch, arguments, described
+from repairability.network.batches import Batch, arguments, check_pixels, described, leaves
 from repairability.network.folding import for_inference
 from repairability.tables import Table, percent
 
@@ -76,9 +76,7 @@ class Accelerated(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The network's output for a batch of any size; another size of images is planned when it first comes."""
-        for tensor in trees.tree_leaves((args, kwargs)):
-            if isinstance(tensor, Tensor):
-                _check_tensor(tensor)
+        _check_batch(args[0] if len(args) == 1 and not kwargs else (args, kwargs))
         with torch.no_grad(), torch_threads(self.threads):
             try:
                 return self._run(self.way, *args, **kwargs)
@@ -146,11 +144,15 @@ def accelerate(
         raise unknown("choice of kernels", kernels, KERNELS)
     for parameter in model.parameters() if isinstance(model, nn.Module) else ():
         _check_tensor(parameter.detach())
-    for tensor in trees.tree_leaves(example):
-        if isinstance(tensor, Tensor):
-            _check_tensor(tensor)
+    _check_batch(example)
     check_finite(model)
     return Accelerated(model, example, threads or torch.get_num_threads(), kernels)
+
+
+def _check_batch(batch: Batch) -> None:
+    check_pixels(batch)
+    for tensor in leaves(batch):
+        _check_tensor(tensor)
 
 
 def _check_tensor(tensor: Tensor) -> None:
