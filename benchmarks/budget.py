@@ -33,15 +33,16 @@ def rows_of(
     whole = evaluate(model, batches).top1
     rows: list[tuple[str, ...]] = [(name, "dense", "", "", f"{dense.ms:.2f}", "1.00", f"{100 * whole:.2f}")]
 
-    def row(what: str, result: rp.PruneResult) -> tuple[str, ...]:
+    def add(what: str, result: rp.PruneResult) -> None:
         fast = rp.accelerate(result.model, images[:1])
         kept = evaluate(result.model, batches).top1
         work = percent(result.work or 0.0)
         speed = f"{dense.ms / fast.ms:.2f}"
-        return (name, what, percent(result.sparsity), work, f"{fast.ms:.2f}", speed, f"{100 * kept:.2f}")
+        rows.append((name, what, percent(result.sparsity), work, f"{fast.ms:.2f}", speed, f"{100 * kept:.2f}"))
+        print("  ".join(rows[-1]), flush=True)
 
     timed = prune(model, calibration, speedup=speedup, recipe=recipe)
-    rows.append(row(f"speedup={speedup:g}", timed))
+    add(f"speedup={speedup:g}", timed)
     low, high = 0.0, 0.995
     rule = rp.get_recipe(recipe).rule
     for _ in track(range(7), "the weight budget of the same speed", 7):
@@ -50,7 +51,7 @@ def rows_of(
         slow = time_of(model, layers, plan, images[:1], None) > dense.ms / speedup
         low, high = (middle, high) if slow else (low, middle)
     by_weights = prune(model, calibration, sparsity=high, recipe=recipe, curves=timed.diagnosis)
-    rows.append(row("weights, as fast", by_weights))
+    add("weights, as fast", by_weights)
     return rows
 
 
