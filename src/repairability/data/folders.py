@@ -10,7 +10,7 @@ from torch import Tensor
 
 from repairability._vision import torchvision
 from repairability.data.splits import IMAGENET, Data, Split
-from repairability.errors import InputError, PlaceError
+from repairability.errors import InputError, PlaceError, first_line
 
 SIZE = 224
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"}
@@ -90,5 +90,5 @@ def decoded(files: Sequence[Path], size: int) -> Tensor:
             with Image.open(file) as image:
                 images.append(view(image.convert("RGB")))
         except (UnidentifiedImageError, OSError) as error:
-            raise InputError(f"cannot read the image {file}: {error}") from error
+            raise InputError(f"cannot read the image {file}: {first_line(error)}") from error
     return torch.stack(images)

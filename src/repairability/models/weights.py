@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from urllib.error import URLError
 
-import safetensors
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -24,9 +22,6 @@ T = TypeVar("T")
 
 PRETRAINED = "imagenet"
 """In the place of a weights file: torchvision's own."""
-
-UNREADABLE = (safetensors.SafetensorError, pickle.UnpicklingError, OSError, RuntimeError, EOFError, ValueError)
-"""What reading a safetensors or torch file raises where it is damaged, or no such file."""
 
 
 def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, new_head: bool = False) -> None:
@@ -68,9 +63,8 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     if not file.is_file():
         raise InputError(f"no weights file at {file}")
     try:
-        safe = file.suffix == ".safetensors"
-        content: Any = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
+        content: Any = load_file(file) if file.suffix == ".safetensors" else load_plain(file)
+    except Exception as error:  # whatever a reader makes of a file that is damaged, or none of its own
         raise InputError(f"cannot read weights from {file}: {first_line(error)}") from safe_cause(error)
     for wrapper in ("state_dict", "model"):
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
@@ -78,6 +72,15 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not content or not all(isinstance(item, Tensor) for item in content.values()):
         raise InputError(f"{file} holds no state dict (a mapping from names to tensors)")
     return {_stripped(key): tensor for key, tensor in content.items()}
+
+
+def load_plain(file: Path | BinaryIO) -> Any:
+    """What torch saved, if it is tensors and plain containers alone; torch's warnings tell how else to load, and are
+    not repeated.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def plain_state(model: nn.Module) -> dict[str, Tensor]:

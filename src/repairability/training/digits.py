@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import nn
@@ -18,7 +19,7 @@ from repairability._torch import evaluation_mode_, generator_of, seeded, threads
 from repairability.data import Data
 from repairability.errors import InputError, PlaceError
 from repairability.models import create_model
-from repairability.models.weights import UNREADABLE, plain_state
+from repairability.models.weights import plain_state
 from repairability.progress import track
 from repairability.training.steps import sgd, step_
 
@@ -85,7 +86,7 @@ def _load_kept_(model: nn.Module, file: Path, recipe: bytes) -> bool:
     try:
         content = read_sealed(file) if file.is_file() else b""
         state = from_bytes(content.removeprefix(recipe)) if content.startswith(recipe) else {}
-    except (InputError, *UNREADABLE):
+    except (InputError, OSError, SafetensorError):
         return False
     fits = {key: value.shape for key, value in state.items()} == {k: v.shape for k, v in model.state_dict().items()}
     if fits:
