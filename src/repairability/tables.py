@@ -154,12 +154,16 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     """Rows as CSV, with the columns of all of them; floats by repr, so that reading them back gives the same bits. A
     text that a spreadsheet would take for a formula has an apostrophe before it; `read_csv` takes it off.
     """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    writer.writerow(_neutral(column) for column in columns)
-    writer.writerows([_neutral(row.get(column, "")) for column in columns] for row in rows)
-    return out.getvalue()
+    lines = [columns, *([row.get(column, "") for column in columns] for row in rows)]
+    return "".join(f"{_csv_line(line)}\n" for line in lines)
+
+
+def _csv_line(cells: Sequence[object]) -> str:
+    """Without its end; the module quotes a cell with any character of the end that it writes itself."""
+    out = io.StringIO(newline="")
+    csv.writer(out, lineterminator="\r\n").writerow([_neutral(cell) for cell in cells])
+    return out.getvalue().removesuffix("\r\n")
 
 
 def read_csv(text: str) -> list[dict[str, str]]:

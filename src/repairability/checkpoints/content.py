@@ -177,7 +177,7 @@ def _sparse_content(file: Path, digest: object, parts: Mapping[str, Tensor], siz
         index = read_json(inflate.decompress(parts["header"].numpy().tobytes(), _LONGEST).decode())
         told, rows = index["header"], tuple(Row.of(row) for row in index["tensors"])
     except (zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{file} has a header that cannot be read: {error}") from error
+        raise InputError(f"{file} has a header that cannot be read: {first_line(error)}") from error
     header = _mapping(file, told)
     values, positions = (parts[name].numpy() for name in ("values", "positions"))
     places: dict[str, tuple[Row, Bytes, Bytes]] = {}
@@ -196,6 +196,6 @@ def _sparse_content(file: Path, digest: object, parts: Mapping[str, Tensor], siz
         try:
             return unpack(*places[name])
         except (ValueError, IndexError, TypeError, RuntimeError, MemoryError) as error:
-            raise InputError(f"{file} has counts that do not fit: {name}: {error}") from error
+            raise InputError(f"{file} has counts that do not fit: {name}: {first_line(error)}") from error
 
     return Content(file, SPARSE, header, rows, size, tensor)

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from repairability._json import read_json
 from repairability._torch import MOST_SEED, MOST_THREADS
 from repairability.allocation import check_sparsity
 from repairability.detect import METHODS
@@ -141,6 +142,7 @@ class RunSpec(Checked):
         for repair in (self.repair, self.conditioned_on):
             if repair is not None:
                 get_repair(repair)
+        _check_plain(self.options)
         for rule in (self.rule,) if self.rule != AUTO else TRIED_RULES:
             options = self.options if self.rule != AUTO else own_options(rule, TRIED_RULES, self.options)
             get_rule(rule).check(options)
@@ -176,6 +178,14 @@ class RunSpec(Checked):
         fit = {"fit_version": FIT_VERSION} if self.fits else {}
         text = json.dumps({"version": VERSION, **fit, **self.differences(), **contents}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _check_plain(options: Mapping[str, Any]) -> None:
+    """They stand in records, so JSON must hold them."""
+    try:
+        read_json(json.dumps(options, allow_nan=False, default=str))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"options must be plain and finite, not {shortened(options)}") from error
 
 
 class Job(Checked):

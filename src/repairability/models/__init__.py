@@ -12,7 +12,7 @@ from torch import nn
 from repairability._imports import imported
 from repairability._torch import batch_norms, evaluation_mode_, seeded
 from repairability._vision import torchvision
-from repairability.errors import InputError, unknown
+from repairability.errors import InputError, first_line, unknown
 from repairability.models.small import QUARTER, CifarResNet, DigitsResNet, PlainVGG
 from repairability.models.weights import PRETRAINED, load_weights_, pretrained_model
 
@@ -67,7 +67,7 @@ def create_model(
         try:
             model = build(**options)
         except TypeError as error:
-            raise InputError(f"cannot build {name!r} with {options or 'no arguments'}: {error}") from error
+            raise InputError(f"cannot build {name!r} with {options or 'no arguments'}: {first_line(error)}") from error
     if not isinstance(model, nn.Module):
         raise InputError(f"{name!r} returned {type(model).__name__}, not a torch.nn.Module")
     if weights is not None:

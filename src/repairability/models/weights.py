@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 from urllib.error import URLError
 
 import torch
@@ -64,7 +64,7 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         raise InputError(f"no weights file at {shown(str(file))}")
     safe = file.suffix == ".safetensors"
     try:
-        content: Any = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
+        content: Any = load_file(file) if safe else load_plain(file)
     except Exception as error:  # whatever foreign bytes lead their readers to
         wanted = "safetensors" if safe else "torch (read without running code from it), and not called .safetensors"
         raise InputError(
@@ -81,6 +81,15 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise InputError(f"{file} holds no plain weights: {shown(key)} is {tensor.layout} ({tensor.dtype})")
     return {_stripped(key): tensor for key, tensor in content.items()}
+
+
+def load_plain(file: Path | BinaryIO) -> Any:
+    """What torch saved, if it is tensors and plain containers alone; torch's warnings tell how else to load, and are
+    not repeated.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def plain_state(model: nn.Module) -> dict[str, Tensor]:

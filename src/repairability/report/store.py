@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repairability.errors import unknown
+from repairability.errors import InputError, unknown
 from repairability.experiments.record import Record
 from repairability.experiments.study import StudyEntry
 from repairability.report.files import Contents, write_contents
@@ -107,10 +107,17 @@ def write_store_report(
 ) -> list[Path]:
     """Write a store's studies and return the files; `out` and `formats` as for `write_report`.
 
-    `problems` are what the store says of its damaged records. The page is report.html; the other formats are one file
-    per table or chart, named after its study.
+    `problems` are what the store says of its damaged records; a study whose sections cannot be made is one more. The
+    page is report.html; the other formats are one file per table or chart, named after its study.
     """
-    made, runs = Studies(studies), _once(studies)
+    made, problems = Studies(studies), list(problems)
+    for study in list(made.given):
+        try:
+            made.sections(study)
+        except InputError as error:
+            problems.append(f"study {study} is not shown: {error}")
+            del made.given[study]
+    runs = _once(list(made.given.values()))
     tables = {name: table for study in made.given for name, table in made.named_tables(study).items()}
 
     def csv() -> dict[str, str]:

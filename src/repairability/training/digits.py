@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as from_bytes
 from safetensors.torch import save as to_bytes
 from torch import nn
@@ -85,7 +86,7 @@ def _load_kept_(model: nn.Module, file: Path, recipe: bytes) -> bool:
     try:
         content = read_sealed(file) if file.is_file() else b""
         state = from_bytes(content.removeprefix(recipe)) if content.startswith(recipe) else {}
-    except Exception:  # whatever foreign bytes lead their readers to: it is made anew
+    except (InputError, OSError, SafetensorError):
         return False
     fits = {key: value.shape for key, value in state.items()} == {k: v.shape for k, v in model.state_dict().items()}
     if fits:

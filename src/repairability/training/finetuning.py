@@ -21,6 +21,7 @@ from repairability._torch import channels_last_, copy_of, generator_of, seeded, 
 from repairability.data import Data
 from repairability.errors import InputError, first_line, safe_cause, unknown
 from repairability.evaluation import evaluate
+from repairability.models.weights import load_plain
 from repairability.network.batches import to_model
 from repairability.progress import track
 from repairability.training.recipe import Epoch, TrainConfig, TrainResult
@@ -158,12 +159,14 @@ def continue_(state: State, file: Path, settings: Mapping[str, Any]) -> None:
     """Put everything as it was after the last whole epoch; a file of another training is refused."""
     anew = "remove it (--restart) to begin anew"
     try:
-        content = torch.load(io.BytesIO(read_sealed(file)), map_location="cpu", weights_only=True)
+        content = load_plain(io.BytesIO(read_sealed(file)))
     except Exception as error:  # whatever foreign bytes lead their readers to
         raise InputError(f"cannot continue from {file}: {first_line(error)}; {anew}") from safe_cause(error)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{file} is no state of a training of format {FORMAT!r}; {anew}")
-    theirs = content["settings"]
+    theirs = content.get("settings")
+    if not isinstance(theirs, dict):
+        raise InputError(f"{file} does not say of which training it is the state; {anew}")
     other = [
         f"the {key} differ" if key == "initial weights" else f"{key} is {theirs.get(key)} there and {ours} here"
         for key, ours in settings.items()
@@ -171,7 +174,10 @@ def continue_(state: State, file: Path, settings: Mapping[str, Any]) -> None:
     ]
     if other:
         raise InputError(f"{file} is the state of another training ({'; '.join(other)}); {anew}")
-    for name, part in state.parts().items():
-        part.load_state_dict(content[name])
-    state.generator.set_state(content["generator"])
-    state.curve[:] = [Epoch(**epoch) for epoch in content["curve"]]
+    try:
+        for name, part in state.parts().items():
+            part.load_state_dict(content[name])
+        state.generator.set_state(content["generator"])
+        state.curve[:] = [Epoch(**epoch) for epoch in content["curve"]]
+    except Exception as error:  # of a part that is not there, or of another make
+        raise InputError(f"{file} is not whole: {first_line(error)}; {anew}") from error
