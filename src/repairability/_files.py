@@ -6,23 +6,33 @@ import hashlib
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from repairability.errors import InputError, PlaceError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_PART = ".part"
 _LONGEST = 200
 """Bytes of a name: systems take 255, and a suffix of ours must fit."""
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write beside `path`, sync, rename. On any failure (full disk, Ctrl-C) `path` is as it was before.
+    """Write beside `path`, sync, rename. On any failure (full disk, Ctrl-C) `path` is as it was before; what a killed
+    writer left beside it goes with the next one.
 
     A link is followed, a file that is replaced keeps its mode; devices, pipes and folders are no files to replace.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     target, mode = _writable(path)
+    prefix = f".{target.name[:40]}."
+    _remove_remains(target.parent, prefix)
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".part")
+        handle, temporary = _new_part(target.parent, prefix)
     except OSError as error:
         raise PlaceError(f"cannot write {path}: {error.strerror}") from error
     try:
@@ -37,6 +47,32 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
         if isinstance(error, OSError):
             raise PlaceError(f"cannot write {path}: {error.strerror}") from error
         raise
+
+
+def _new_part(folder: Path, prefix: str) -> tuple[int, str]:
+    """A new file, locked as long as its writer lives: the kernel's lock goes with its process."""
+    while True:
+        handle, name = tempfile.mkstemp(dir=folder, prefix=prefix, suffix=_PART)
+        if fcntl is not None:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return handle, name
+        os.close(handle)  # between its making and its lock somebody took it for remains
+
+
+def _remove_remains(folder: Path, prefix: str) -> None:
+    """The parts whose writer is gone, as nobody holds their lock."""
+    with suppress(OSError):  # a folder that may not be listed
+        parts = [name for name in os.listdir(folder) if name.startswith(prefix) and name.endswith(_PART)]
+        for name in parts if fcntl is not None else ():
+            with suppress(OSError):  # it is being written, or somebody else's
+                handle = os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(folder / name)
+                finally:
+                    os.close(handle)
 
 
 def _writable(path: str | os.PathLike[str]) -> tuple[Path, int]:

@@ -90,7 +90,8 @@ def verb(
         progress = experiments.sweep(part, jobs, records, executor=executor, watch=watch, **settings)
     finished, problems = records.read_all(records.members(study.name))
     tables = study_section(study.sections, finished, smoke=study.smoke).tables
-    problems = [*progress.problems, *problems]
+    told = "\n".join(progress.problems)
+    problems = [*progress.problems, *(problem for problem in problems if problem not in told)]
     counts = {
         name: getattr(progress, name) for name in ("total", "known", "done", "elsewhere", "failed", "open", "left")
     }

@@ -9,23 +9,15 @@ they end; a worker that died too often is such a reason too. A worker's death is
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
-
-from pebble import ProcessExpired, ProcessPool
+from functools import partial
 
 from repairability.errors import InputError, MissingExtraError, first_line
+from repairability.experiments.workers import Function, JobContent, Result, Team, WorkerDied
 
-JobContent = dict[str, Any]
-Result = dict[str, Any] | str
-Function = Callable[[JobContent], Result]
 Jobs = Iterator[JobContent | None]
 Results = Generator[tuple[JobContent, Result], None, None]
 Submit = Callable[[JobContent], Future[Result]]
@@ -86,39 +78,13 @@ class Processes:
     attempts: int = 3
 
     def run(self, function: Function, jobs: Jobs) -> Results:
-        pool = self._pool()
-
-        def submit(job: JobContent) -> Future[Result]:
-            nonlocal pool
-            if not pool.active:  # a worker died while no job ran: then Pebble gives the whole pool up
-                _stop(pool)
-                pool = self._pool()
-            return pool.schedule(function, args=[job])
-
-        deaths = (ProcessExpired, BrokenProcessPool)
-        try:
-            yield from _outcomes(jobs, submit, lambda: self.workers, self.attempts, deaths)
-        finally:
-            _stop(pool)
-
-    def _pool(self) -> ProcessPool:
-        context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-        return ProcessPool(self.workers, initializer=_end_with_the_driver, context=context)
-
-
-def _stop(pool: ProcessPool) -> None:
-    pool.stop()  # type: ignore[no-untyped-call]
-    pool.join()
-
-
-def _end_with_the_driver() -> None:
-    """A worker whose driver is gone ends. (Ctrl-C is the driver's: Pebble's workers ignore it.)"""
-
-    def watch(driver: Any) -> None:
-        driver.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, args=[multiprocessing.parent_process()], daemon=True).start()
+        team = Team(function)
+        with ThreadPoolExecutor(self.workers) as threads:
+            try:
+                submit = partial(threads.submit, team.run)
+                yield from _outcomes(jobs, submit, lambda: self.workers, self.attempts, (WorkerDied,))
+            finally:
+                team.stop()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +121,12 @@ class Store:
         """Every whole record as a row of a pandas frame."""
         return frame_of([record.row() for record in self.read_all()[0]])
 
-    def write_study(self, study: StudyEntry) -> None:
-        _write(self.folder / "studies" / f"{study.name}.json", plain(study))
+    def write_study(self, study: StudyEntry, *, part: bool = False) -> None:
+        """`part`: its runs come to those that the store knows of it."""
+        with self.lock(f"study-{study.name}"):
+            known = self.members(study.name) if part else ()
+            whole = replace(study, run_ids=tuple(dict.fromkeys([*known, *study.run_ids])))
+            _write(self.folder / "studies" / f"{study.name}.json", plain(whole))
 
     def studies(self) -> tuple[list[StudyEntry], list[str]]:
         """The whole studies, and what is wrong with the damaged ones."""

@@ -32,6 +32,21 @@ class Progress:
     elsewhere: int = 0  # done by another sweep meanwhile
     open: int = 0  # ended without a record: the place failed, not the spec
     problems: list[str] = field(default_factory=list)
+    settled: dict[str, str] = field(default_factory=dict)  # run id -> known, done, failed or elsewhere
+
+    def settle(self, run_id: str, how: str) -> None:
+        self.settled[run_id] = how
+        setattr(self, how, getattr(self, how) + 1)
+
+    def reopen(self, run_id: str, reason: str) -> None:
+        """A run that counted as settled has no record after all."""
+        how = self.settled.pop(run_id)
+        setattr(self, how, getattr(self, how) - 1)
+        self.leave_open(run_id, reason)
+
+    def leave_open(self, run_id: str, reason: str) -> None:
+        self.open += 1
+        self.problems.append(f"run {run_id} stays open: {reason}")
 
     @property
     def left(self) -> int:
@@ -56,20 +71,20 @@ def sweep(
     """
     if limit is not None:
         check_whole(limit, "limit", 0)
-    ids = [job.run_id for job in jobs]
-    if part:
-        ids = list(dict.fromkeys([*store.members(study.name), *ids]))
-    store.write_study(replace(study, run_ids=tuple(ids)))
+    entry = replace(study, run_ids=tuple(job.run_id for job in jobs))
+    store.write_study(entry, part=part)
     progress, tell = Progress(total=len(jobs)), watch or (lambda _: None)
+
+    def again(record: Record) -> bool:
+        return record.status == "failed" and retry_failed
+
     pending = []
     for job in jobs:
-        record = _settled(store, job, progress, retry_failed)
-        if record is None:
+        record, _ = _read(store, job.run_id)
+        if record is None or again(record):
             pending.append(job)
-        elif record.status == "failed":
-            progress.failed += 1
         else:
-            progress.known += 1
+            progress.settle(job.run_id, "failed" if record.status == "failed" else "known")
     tell(progress)
     claims: dict[str, FileLock] = {}
     in_a_row = 0
@@ -87,9 +102,12 @@ def sweep(
                 if lock is None:
                     continue
                 waiting.remove(job)
-                if _settled(store, job, progress, retry_failed) is not None:
+                record, damage = _read(store, job.run_id)
+                if damage:  # it is ours to move: whoever makes it again must claim it first
+                    progress.problems.append(f"{damage}; kept as {store.set_aside(job.run_id).name} and run again")
+                if record is not None and not again(record):
                     lock.release()
-                    progress.elsewhere += 1
+                    progress.settle(job.run_id, "elsewhere")
                     tell(progress)
                     continue
                 claims[job.run_id] = lock
@@ -111,26 +129,28 @@ def sweep(
                 progress.running -= 1
                 in_a_row = 0 if record is not None else in_a_row + 1
                 if record is None:
-                    progress.open += 1
-                    progress.problems.append(f"run {run_id} stays open: {outcome}")
-                elif record.status == "done":
-                    progress.done += 1
+                    progress.leave_open(run_id, str(outcome))
                 else:
-                    progress.failed += 1
+                    progress.settle(run_id, record.status)
+                if record is not None and record.status == "failed":
                     progress.problems.append(f"run {run_id} failed: {record.error.splitlines()[0]}")
                 tell(progress)
     finally:
         for lock in claims.values():
             lock.release()
+    if not store.members(study.name):  # the store was removed meanwhile, the study with it
+        store.write_study(entry, part=part)
+    for run_id in list(progress.settled):
+        record, damage = _read(store, run_id)
+        if record is None:
+            progress.reopen(run_id, damage or "its record is gone")
+    tell(progress)
     return progress
 
 
-def _settled(store: Store, job: Job, progress: Progress, retry_failed: bool) -> Record | None:
-    """The record of a job that is not to be run. A damaged one is set aside, a failed one may be tried again."""
+def _read(store: Store, run_id: str) -> tuple[Record | None, str]:
+    """The record, if there is a whole one; and what is wrong with a damaged one."""
     try:
-        record = store.read(job.run_id)
+        return store.read(run_id), ""
     except InputError as error:
-        aside = store.set_aside(job.run_id)
-        progress.problems.append(f"{error}; kept as {aside.name} and run again")
-        return None
-    return None if record is not None and record.status == "failed" and retry_failed else record
+        return None, str(error)

@@ -1,0 +1,347 @@
+"""A sweep struck by a fault at a moment drawn by seed, started again as a user would, and beside an undisturbed one.
+
+Whatever the moment, in the end: the same records, none of them made twice, no half file, no lock that is held, no
+process that is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from repairability._files import read_sealed
+from repairability.experiments import Store
+from test_experiments import results, with_tests
+
+HERE = Path(__file__).parent
+STUDY = """
+title = "struck"
+[base]
+model = "networks:SlowNet"
+data = "random:10"
+repair = "cr"
+threads = 1
+count = 16
+test_images = 64
+[axes]
+rule = ["uniform", "rr"]
+sparsity = [0.8, 0.9]
+seed = [0, 1]
+"""
+RUNS = 8
+DAY = 86_400
+PATIENCE = 240.0
+"""Seconds until a process that does not end is called hanging; nothing is measured by it."""
+
+START = {"local": 0.3, "processes": 4.0, "ray": 8.0}
+"""Seconds in which a driver begins, roughly: moments before the first record are drawn from them."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One fault in one sweep; the seed draws the moment and what is hit."""
+
+    executor: str
+    kind: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}, {self.executor}, {self.seed}"
+
+
+ROUNDS = {
+    "local": {
+        "driver killed": 8,
+        "disk full": 6,
+        "clock a day forward": 4,
+        "clock a day back": 4,
+        "store removed": 6,
+        "record flipped": 6,
+    },
+    "processes": {
+        "driver killed": 3,
+        "worker killed": 4,
+        "disk full": 1,
+        "clock a day forward": 1,
+        "clock a day back": 1,
+        "store removed": 1,
+        "record flipped": 1,
+    },
+    "ray": {"driver killed": 1, "worker killed": 1, "node killed": 2},
+}
+
+
+def plan() -> list[Round]:
+    """Fifty rounds; each kind's seeds count up from 0."""
+    seeds: Counter[str] = Counter()
+    rounds = []
+    for executor, kinds in ROUNDS.items():
+        for kind, count in kinds.items():
+            rounds += [Round(executor, kind, seeds[kind] + i) for i in range(count)]
+            seeds[kind] += count
+    return rounds
+
+
+# --- drivers ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A sweep that runs: its process, and the folder with what it says."""
+
+    pid: int
+    folder: Path
+    mark: str
+
+    def alive(self) -> bool:
+        return not self.ended(0)
+
+    def ended(self, seconds: float) -> bool:
+        """Whether it has ended, after at most so long."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return True
+        try:
+            return bool(select.select([handle], [], [], seconds)[0])
+        finally:
+            os.close(handle)
+
+    def end(self) -> tuple[int | None, str, str]:
+        """Its exit code (none where it was killed), what it answered and what it said besides."""
+        assert self.ended(PATIENCE), f"hangs; it said: {self.said('err')}"
+        return int(self.said("code")) if self.said("code") else None, self.said("out"), self.said("err")
+
+    def said(self, name: str) -> str:
+        file = self.folder / name
+        return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
+
+    def family(self, *words: str) -> list[int]:
+        """Processes that it started, and they; with one of the words in their command line, if any are given."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == self.pid:
+                continue
+            try:
+                ours = f"FAULTS={self.mark}\0".encode() in (entry / "environ").read_bytes()
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue
+            if ours and command and (not words or any(word in command for word in words)):
+                found.append(int(entry.name))
+        return sorted(found)
+
+
+class Warm:
+    """Where drivers come from: forked from a process that has imported everything, in a hundredth of a second."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join([str(HERE / "injected"), str(HERE), with_tests()])
+        settings = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        settings |= {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}  # a minute by default
+        command = [sys.executable, "-c", "from warm import main; main()"]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=settings)
+
+    def sweep(self, place: Path, store: Path, executor: str) -> Driver:
+        """`repairability sweep` in a folder of its own below the place."""
+        folder = place / f"driver-{len(list(place.glob('driver-*')))}"
+        folder.mkdir()
+        arguments = ["sweep", str(place / "struck.toml"), "--store", str(store), "--executor", executor, "--json"]
+        request = {"arguments": arguments, "environment": {"FAULTS": str(place)}, "folder": str(folder)}
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return Driver(int(self.process.stdout.readline()), folder, str(place))
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+# --- faults -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Struck:
+    """A sweep under way, and what is known of its records since the fault."""
+
+    driver: Driver
+    store: Path
+    chance: random.Random
+    kept: dict[Path, bytes] = field(default_factory=dict)  # whole records that nobody may make again
+
+    def records(self) -> list[Path]:
+        return sorted((self.store / "records").glob("*.json"))
+
+    def keep(self) -> None:
+        self.kept = {file: file.read_bytes() for file in self.records()}
+
+
+def await_any(driver: Driver, there: Callable[[], list[Any]]) -> list[Any]:
+    """What there is as soon as there is any; nothing where the driver has ended."""
+    while not (found := there()) and driver.alive():
+        time.sleep(0.002)
+    return found
+
+
+def kill(struck: Struck, *words: str) -> bool:
+    """One process of the driver's family, or the driver itself."""
+    victims = await_any(struck.driver, lambda: struck.driver.family(*words)) if words else [struck.driver.pid]
+    if not victims or not struck.driver.alive():
+        return False
+    try:
+        os.kill(struck.chance.choice(victims), signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    if not words:
+        struck.driver.end()
+    struck.keep()
+    return True
+
+
+def jump(struck: Struck, seconds: float) -> bool:
+    """The clock of every process of the sweep, and the times of all its files."""
+    struck.keep()
+    Path(struck.driver.mark, "clock").write_text(str(seconds), encoding="utf-8")
+    for file in struck.store.rglob("*"):
+        try:
+            os.utime(file, (time.time() - seconds, time.time() - seconds))
+        except FileNotFoundError:
+            continue
+    return struck.driver.alive()
+
+
+def fill(struck: Struck) -> bool:
+    """No space, until the driver has ended: of its own accord, since nothing can be written."""
+    alive = struck.driver.alive()
+    ballast = struck.store.parent / "ballast"
+    if os.path.ismount(struck.store.parent):
+        with ballast.open("wb", buffering=0) as file:
+            try:
+                while file.write(b"\0" * 4096):
+                    pass
+            except OSError:
+                pass
+    else:
+        Path(struck.driver.mark, "full").touch()
+    struck.driver.end()
+    ballast.unlink(missing_ok=True)
+    Path(struck.driver.mark, "full").unlink(missing_ok=True)
+    struck.keep()
+    return alive
+
+
+def remove(struck: Struck) -> bool:
+    alive, gone = struck.driver.alive(), Path(struck.driver.mark, "removed")
+    try:
+        struck.store.rename(gone)
+    except FileNotFoundError:
+        return False
+    shutil.rmtree(gone)
+    return alive
+
+
+def flip(struck: Struck) -> bool:
+    """One bit of one byte of one record."""
+    files = await_any(struck.driver, struck.records)
+    if not files or not struck.driver.alive():
+        return False
+    struck.keep()
+    file = struck.chance.choice(files)
+    place = struck.chance.randrange(file.stat().st_size)
+    with file.open("r+b") as record:
+        record.seek(place)
+        byte = record.read(1)[0] ^ 1 << struck.chance.randrange(8)
+        record.seek(place)
+        record.write(bytes([byte]))
+    del struck.kept[file]
+    return True
+
+
+WORKERS = ("spawn_main", "ray::", "default_worker.py")
+FAULTS: dict[str, Callable[[Struck], bool]] = {
+    "driver killed": kill,
+    "worker killed": lambda struck: kill(struck, *WORKERS),
+    "node killed": lambda struck: kill(struck, *(("raylet/raylet",) if struck.chance.random() < 0.5 else ("gcs_server",))),
+    "disk full": fill,
+    "clock a day forward": lambda struck: jump(struck, DAY),
+    "clock a day back": lambda struck: jump(struck, -DAY),
+    "store removed": remove,
+    "record flipped": flip,
+}
+"""Each strikes, and says whether it struck while the driver ran."""
+UNMOVED = ("worker killed", "clock a day forward", "clock a day back")
+"""What a sweep gets over by itself."""
+
+
+# --- a round ------------------------------------------------------------------------------------------------------
+
+
+def strike(warm: Warm, this: Round, place: Path, store: Path) -> Struck | None:
+    """Begin a sweep and strike it after some records, or before the first; none where it came too late."""
+    (place / "struck.toml").write_text(STUDY, encoding="utf-8")
+    struck = Struck(warm.sweep(place, store, this.executor), store, random.Random(str(this)))
+    after = struck.chance.randrange(RUNS - 1)
+    await_any(struck.driver, lambda: [None] if len(struck.records()) >= after else [])
+    struck.driver.ended(struck.chance.random() * (0.1 if after else START[this.executor]))
+    if not FAULTS[this.kind](struck):
+        return None
+    code, out, err = struck.driver.end()
+    assert "Traceback" not in err, err
+    assert code in ((0,) if this.kind in UNMOVED else (None,) if this.kind == "driver killed" else (0, 1, 2)), err
+    assert code != 0 or this.kind in ("record flipped", "store removed") or json.loads(out)["left"] == 0
+    return struck
+
+
+def run_round(warm: Warm, this: Round, place: Path, disk: Path, calm: dict[str, Any]) -> int:
+    """Strike, start again, compare; how often the fault came too late, and the round was begun anew."""
+    for late in range(50):
+        attempt, store = place / f"attempt-{late}", disk / f"store-{late}"
+        attempt.mkdir()
+        struck = strike(warm, this, attempt, store)
+        if struck is not None:
+            break
+    else:
+        raise AssertionError("the fault always came too late")
+    code, out, err = warm.sweep(attempt, store, this.executor).end()
+    assert (code, json.loads(out)["left"]) == (0, 0), err
+    code, out, err = warm.sweep(attempt, store, this.executor).end()
+    assert code == 0, err
+    counts = json.loads(out)
+    assert (counts["known"], counts["done"], counts["problems"]) == (RUNS, 0, []), counts
+    inspect(store, calm, struck.kept)
+    end = time.monotonic() + PATIENCE
+    while struck.driver.family() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not struck.driver.family(), "processes are left"
+    return late
+
+
+def inspect(store: Path, calm: dict[str, Any], kept: dict[Path, bytes]) -> None:
+    """What must hold of a store, whatever struck its sweep."""
+    assert results(Store(store)) == calm
+    ((entry,), problems) = Store(store).studies()
+    assert (sorted(entry.run_ids), problems) == (sorted(calm), [])
+    assert {file: file.read_bytes() for file in kept} == kept, "a record that was there was made again"
+    aside = {name for run_id in calm for name in (f"{run_id}.json", f"{run_id}.json.damaged")}
+    assert {file.name for file in (store / "records").iterdir()} <= aside
+    assert not [file for file in store.rglob("*") if file.name.endswith(".part")], "a half file is left"
+    for file in (store / "cache").rglob("*"):
+        assert file.is_dir() or read_sealed(file)
+    for file in (store / "locks").iterdir():
+        lock = Store(store).claim(file.name)
+        assert lock is not None, f"{file.name} is still locked"
+        lock.release()
