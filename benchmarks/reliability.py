@@ -130,7 +130,9 @@ def written(value: object) -> str:
 def page(cases: Sequence[Case], soak: Mapping[str, Any] | None, command: str) -> str:
     about = provenance()
     outcomes = Counter(case.outcome for case in cases)
-    words = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in ("right", "wrong", "skipped") if outcomes[outcome])
+    words = ", ".join(
+        f"{outcomes[outcome]} {outcome}" for outcome in ("right", "wrong", "skipped") if outcomes[outcome]
+    )
     text = [
         "# Reliability",
         "",

@@ -64,7 +64,9 @@ def dangers(tree: ast.AST) -> Iterator[str]:
 def test_no_reader_that_could_run_code(file: Path) -> None:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     assert not list(dangers(tree))
-    hidden = [x for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module in READERS for x in node.names]
+    hidden = [
+        x for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module in READERS for x in node.names
+    ]
     assert not hidden, "imported by name, where the test above does not see its use"
 
 
@@ -196,7 +198,13 @@ def test_verbs_write_where_they_were_told_and_open_no_connection(tmp_path: Path)
     assert done.returncode == 0, done.stderr
     changed, connections = json.loads((tmp_path / "seen.json").read_text(encoding="utf-8"))
     assert not connections
-    told = [f"{tmp_path}/named/", f"{tmp_path}/cache/repairability/", f"{tmp_path}/temporary/", "/dev/null", "/proc/self/"]
+    told = [
+        f"{tmp_path}/named/",
+        f"{tmp_path}/cache/repairability/",
+        f"{tmp_path}/temporary/",
+        "/dev/null",
+        "/proc/self/",
+    ]
     beside = {f"{tmp_path}/named", f"{tmp_path}/cache/repairability"}
     assert not [path for path in changed if not path.startswith(tuple(told)) and path not in beside]
     assert any(path.startswith(f"{tmp_path}/named/runs/records/") for path in changed)  # they were seen

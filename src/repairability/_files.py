@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -31,34 +31,37 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
     target, mode = _writable(path)
     prefix = f".{target.name[:40]}."
     _remove_remains(target.parent, prefix)
+    temporary = target.parent / f"{prefix}{secrets.token_hex(8)}{_PART}"
+    lock: int | None = None
     try:
-        handle, temporary = _new_part(target.parent, prefix)
-    except OSError as error:
-        raise PlaceError(f"cannot write {path}: {error.strerror}") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            lock = _lock(file.fileno())
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+            gone = not os.fstat(file.fileno()).st_nlink  # between its making and its lock it was taken for remains
+        if gone:
+            return write_atomically(path, content)
         os.chmod(temporary, mode)
         os.replace(temporary, target)
-    except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
+    except BaseException as error:  # also where an interrupt strikes just when the file is there
+        with suppress(OSError):
+            temporary.unlink()
         if isinstance(error, OSError):
             raise PlaceError(f"cannot write {path}: {error.strerror}") from error
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
-def _new_part(folder: Path, prefix: str) -> tuple[int, str]:
-    """A new file, locked as long as its writer lives: the kernel's lock goes with its process."""
-    while True:
-        handle, name = tempfile.mkstemp(dir=folder, prefix=prefix, suffix=_PART)
-        if fcntl is not None:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.fstat(handle).st_nlink:
-            return handle, name
-        os.close(handle)  # between its making and its lock somebody took it for remains
+def _lock(handle: int) -> int | None:
+    """The kernel's lock of a file, held by another handle until that is closed, or the process is gone."""
+    if fcntl is None:
+        return None
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    return os.dup(handle)
 
 
 def _remove_remains(folder: Path, prefix: str) -> None:

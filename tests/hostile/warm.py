@@ -1,9 +1,10 @@
-"""A process that has imported everything and run nothing: for each line it reads it forks, and the child is a driver."""
+"""A process that has imported everything and run nothing: for each line it reads it forks, the child is a driver."""
 
 from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import json
 import os
 import signal
@@ -12,15 +13,16 @@ import threading
 import traceback
 from pathlib import Path
 
-import repairability.experiments
-import repairability.experiments.archive
-import repairability.report.sections
-import scipy.special
 from repairability import cli
+
+IMPORTED = ("repairability.experiments.archive", "repairability.report.sections", "scipy.special")
+"""What a sweep imports on its way."""
 
 
 def main() -> None:
     """Of each request {"arguments", "environment", "folder"}: the process id of its driver, on standard output."""
+    for name in IMPORTED:
+        importlib.import_module(name)
     gc.freeze()  # what is imported is not copied page by page to be looked at
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the drivers here
     for line in sys.stdin:

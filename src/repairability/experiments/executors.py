@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 
-from repairability.errors import InputError, MissingExtraError, first_line
+from repairability.errors import InputError, MissingExtraError, PlaceError, first_line
 from repairability.experiments.workers import Function, JobContent, Result, Team, WorkerDied
 
 Jobs = Iterator[JobContent | None]
@@ -81,8 +80,9 @@ class Processes:
         team = Team(function)
         with ThreadPoolExecutor(self.workers) as threads:
             try:
-                submit = partial(threads.submit, team.run)
-                yield from _outcomes(jobs, submit, lambda: self.workers, self.attempts, (WorkerDied,))
+                yield from _outcomes(
+                    jobs, lambda job: threads.submit(team.run, job), lambda: self.workers, self.attempts, (WorkerDied,)
+                )
             finally:
                 team.stop()
 
@@ -104,7 +104,9 @@ class RayCluster:
             raise MissingExtraError("ray", "ray") from error
         try:
             ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray raises bare ones too
+            if self.address is None:
+                raise PlaceError(f"no Ray cluster began on this machine ({first_line(error)})") from error
             raise InputError(
                 f"no Ray cluster at {self.address!r} ({first_line(error)}); start one with "
                 "'ray start --head', or leave --address away for a local one"
@@ -120,6 +122,8 @@ class RayCluster:
 
         try:
             yield from _outcomes(jobs, submit, room, self.retries + 1, (ray.exceptions.RayError,))
+        except ray.exceptions.RayError as error:  # of the cluster, not of a job
+            raise PlaceError(f"the Ray cluster is gone ({first_line(error)})") from error
         finally:
             ray.shutdown()
 

@@ -118,8 +118,9 @@ def sweep(
             if waiting and not handed_out:
                 yield None
 
+    place = executor if executor is not None and pending else InProcess()  # for no run no cluster begins
     try:
-        with closing((executor or InProcess()).run(run_job, unclaimed())) as outcomes:
+        with closing(place.run(run_job, unclaimed())) as outcomes:
             for content, outcome in outcomes:
                 run_id = content["run_id"]
                 record = Record.from_dict(outcome) if isinstance(outcome, dict) else None

@@ -31,7 +31,7 @@ class Worker:
         context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=[function, theirs])
-        with _no_interrupt():  # Ctrl-C is the driver's, also while the worker begins
+        with _uninterrupted():  # the worker begins deaf to Ctrl-C, which is the driver's
             self.process.start()
         theirs.close()  # the worker's alone, so that its end is the pipe's
 
@@ -65,9 +65,10 @@ class Team:
 
     def run(self, job: JobContent) -> Result:
         worker = self._take()
-        result = worker.run(job)
-        self.idle.append(worker)
-        return result
+        try:
+            return worker.run(job)
+        finally:
+            self.idle.append(worker)  # a dead one is not taken again
 
     def _take(self) -> Worker:
         with self.changing:
@@ -82,16 +83,14 @@ class Team:
 
     def stop(self) -> None:
         """End them all, whatever they run; whoever waits for one sees it die, and no other begins."""
-        with self.changing:
-            self.stopped = True
-            self.idle.clear()
-        try:
+        with _uninterrupted():
+            with self.changing:
+                self.stopped = True
+                self.idle.clear()
             for worker in self.all:
                 worker.process.terminate()
             for worker in self.all:
                 worker.process.join(PATIENCE)
-        finally:  # also after a second Ctrl-C
-            for worker in self.all:
                 worker.kill()
 
 
@@ -121,8 +120,8 @@ def _end_with_the_driver() -> None:
 
 
 @contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """What is started in here begins deaf to Ctrl-C."""
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits; what is started in here never hears it."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
