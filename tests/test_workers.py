@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +13,12 @@ from typing import Any
 
 import pytest
 
+from hostile.drivers import PATIENCE, Driver
 from repairability import InputError
 from repairability._files import write_atomically
 from repairability.experiments import Processes
 from repairability.experiments.workers import Team, Worker
-from test_experiments import alive
+from test_experiments import alive, with_tests
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks at processes as Linux shows them")
 
@@ -89,3 +92,24 @@ def test_a_worker_that_is_told_to_end_leaves_no_half_file(tmp_path: Path) -> Non
     worker.process.terminate()
     worker.process.join()
     assert os.listdir(tmp_path) == ["a.begun"]
+
+
+BEGINS = """
+from repairability.experiments import RayCluster
+from test_workers import described
+if __name__ == "__main__":
+    jobs = [{"name": str(i), "spec": {"threads": 1}} for i in range(3)]
+    assert all(isinstance(outcome, dict) for _, outcome in RayCluster().run(described, iter(jobs)))
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_of_ray_that_dies_while_it_begins_keeps_nobody_waiting(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs the extra 'ray'")
+    settings = {**os.environ, "PYTHONPATH": with_tests(), "FAULTS": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", BEGINS], env=settings, start_new_session=True)
+    driver = Driver(process.pid, tmp_path, str(tmp_path))
+    while not (workers := driver.family(r"^\S*/bin/python\S* .*default_worker\.py")) and process.poll() is None:
+        time.sleep(0.001)
+    os.kill(workers[0], signal.SIGKILL)
+    assert process.wait(PATIENCE) == 0

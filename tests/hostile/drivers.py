@@ -6,8 +6,10 @@ import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +18,10 @@ from test_experiments import with_tests
 HERE = Path(__file__).parent
 PATIENCE = 600.0
 """Seconds until a process that does not end is called hanging; nothing is measured by it."""
+
+RAY_BEGINS = 180.0
+RAY = r"^\S*/raylet/raylet "
+WORKER = r"spawn_main\(|^ray::(IDLE|run_job)"
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class Driver:
 
     def end(self) -> tuple[int | None, str, str]:
         """Its exit code (none where it was killed), what it answered and what it said besides."""
+        if not self.ended(RAY_BEGINS) and self.family(RAY) and not self.family(WORKER):
+            os.kill(self.pid, signal.SIGKILL)  # Ray's own start hangs, now and then, where processes are stopped
         assert self.ended(PATIENCE), f"hangs; it said: {self.said('err')}"
         return int(self.said("code")) if self.said("code") else None, self.said("out"), self.said("err")
 
@@ -72,6 +80,7 @@ class Warm:
         path = os.pathsep.join([str(HERE / "injected"), str(HERE), with_tests()])
         settings = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         settings |= {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}  # a minute by default
+        self.drivers: list[Driver] = []
         command = [sys.executable, "-c", "from warm import main; main()"]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=settings)
@@ -86,7 +95,15 @@ class Warm:
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        return Driver(int(self.process.stdout.readline()), folder, str(place))
+        self.drivers.append(Driver(int(self.process.stdout.readline()), folder, str(place)))
+        return self.drivers[-1]
 
     def close(self) -> None:
+        """In the end no process is left, of any driver."""
         self.process.communicate()
+        end = time.monotonic() + PATIENCE
+        for driver in self.drivers:
+            while driver.family() and time.monotonic() < end:
+                time.sleep(0.01)
+            assert driver.ended(0)
+            assert not driver.family(), f"of {driver.folder} processes are left"

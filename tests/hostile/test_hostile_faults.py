@@ -49,7 +49,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     )
     yield folder
     if mounted:
-        subprocess.run(["umount", str(folder)], check=True)
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.slow

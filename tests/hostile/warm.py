@@ -47,8 +47,8 @@ def drive(arguments: list[str], environment: dict[str, str], folder: Path) -> No
     except BaseException:
         traceback.print_exc()
         code = 1
+    sys.stdout.flush()
     (folder / "code").write_text(str(code), encoding="utf-8")
     threading._shutdown()  # as an interpreter ends, but without taking what was imported to pieces
     atexit._run_exitfuncs()
-    sys.stdout.flush()
     os._exit(code)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Any
 
 from repairability.errors import InputError, MissingExtraError, PlaceError, first_line
 from repairability.experiments.workers import Function, JobContent, Result, Team, WorkerDied
@@ -102,8 +103,11 @@ class RayCluster:
             import ray
         except ModuleNotFoundError as error:
             raise MissingExtraError("ray", "ray") from error
+        # a driver that waits for workers started ahead of it waits for ever where one of them dies at once
+        alone: dict[str, Any] = {"_system_config": {"prestart_worker_first_driver": False}}
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
         try:
-            ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
+            ray.init(self.address, **quiet, **(alone if self.address is None else {}))
         except Exception as error:  # Ray raises bare ones too
             if self.address is None:
                 raise PlaceError(f"no Ray cluster began on this machine ({first_line(error)})") from error
