@@ -11,7 +11,8 @@ REPORT = """<testsuites><testsuite>
 <testcase classname="tests.hostile.test_hostile_numbers" name="test_a[2]"><failure message="no"/></testcase>
 <testcase classname="tests.hostile.test_hostile_faults" name="test_a_struck_sweep[driver killed, local, 0]"/>
 <testcase classname="tests.hostile.test_hostile_faults" name="test_a_struck_sweep[driver killed, ray, 1]"/>
-<testcase classname="tests.hostile.test_hostile_faults" name="test_a_struck_sweep[disk full, local, 0]"><error/></testcase>
+<testcase classname="tests.hostile.test_hostile_faults" name="test_a_struck_sweep[disk full, local, 0]"><error/>
+</testcase>
 <testcase classname="tests.hostile.test_hostile_text" name="test_b"><skipped message="not here"/></testcase>
 </testsuite></testsuites>"""
 

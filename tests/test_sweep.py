@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def test_two_sweeps_of_parts_do_not_forget_each_other(tmp_path: Path, monkeypatc
     monkeypatch.setattr(store_module, "_write", watched)
     study, store = read_study(study_file(tmp_path)), Store(tmp_path)
     for ids in (("a", "b"), ("b", "c")):
-        store.write_study(store_module.replace(study, run_ids=ids), part=True)
+        store.write_study(replace(study, run_ids=ids), part=True)
     assert store.members("small") == ("a", "b", "c")
     assert free == [None, None]
 
@@ -109,7 +110,7 @@ def test_two_sweeps_of_parts_do_not_forget_each_other(tmp_path: Path, monkeypatc
 def test_a_run_under_two_names_is_one(tmp_path: Path) -> None:
     """Two cells with one id (files of one content) are one run of the study."""
     store = Store(tmp_path)
-    store.write_study(store_module.replace(read_study(study_file(tmp_path)), run_ids=("a", "b", "a")))
+    store.write_study(replace(read_study(study_file(tmp_path)), run_ids=("a", "b", "a")))
     assert store.members("small") == ("a", "b")
 
 

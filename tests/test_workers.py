@@ -16,7 +16,8 @@ import pytest
 from hostile.drivers import PATIENCE, Driver
 from repairability import InputError
 from repairability._files import write_atomically
-from repairability.experiments import Processes
+from repairability.errors import PlaceError
+from repairability.experiments import Processes, RayCluster
 from repairability.experiments.workers import Team, Worker
 from test_experiments import alive, with_tests
 
@@ -113,3 +114,24 @@ def test_a_worker_of_ray_that_dies_while_it_begins_keeps_nobody_waiting(tmp_path
         time.sleep(0.001)
     os.kill(workers[0], signal.SIGKILL)
     assert process.wait(PATIENCE) == 0
+
+
+def test_a_cluster_that_does_not_begin_or_is_lost_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
+
+    def slow(*_: Any, **__: Any) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    def gone() -> None:
+        raise ray.exceptions.RaySystemError("no answer")
+
+    monkeypatch.setattr(ray, "init", slow)
+    with pytest.raises(PlaceError, match="no Ray cluster began on this machine .*timed out"):
+        list(RayCluster().run(described, iter([{}])))
+    with pytest.raises(InputError, match="no Ray cluster at 'elsewhere' .*timed out"):
+        list(RayCluster("elsewhere").run(described, iter([{}])))
+    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setattr(ray, "cluster_resources", gone)
+    with pytest.raises(PlaceError, match="the Ray cluster is gone .*no answer"):
+        list(RayCluster().run(described, iter([{}])))
