@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import signal
 import subprocess
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +32,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "cifar10_file" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many hostile cases are right, and the rounds of faults by kind."""
+    cases = [report.nodeid for report in terminalreporter.getreports("passed") if "tests/hostile/" in report.nodeid]
+    rounds = Counter(match[1] for case in cases if (match := re.search(r"struck_sweep\w*\[(.+), \w+, \d+\]$", case)))
+    if cases:
+        terminalreporter.write_line(f"{len(cases)} hostile cases right")
+    if rounds:
+        kinds = ", ".join(f"{kind} {count}" for kind, count in rounds.items())
+        terminalreporter.write_line(f"{rounds.total()} rounds of faults as undisturbed: {kinds}")
 
 
 @pytest.fixture

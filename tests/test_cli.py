@@ -44,6 +44,16 @@ def test_allocate_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> 
     assert Allocation.from_dict(data) == allocate(create_model(NET), sparsity=0.95, rule="erk")
 
 
+def test_what_a_model_prints_is_no_part_of_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "from networks import small_net\ndef net():\n    print('hello')\n    return small_net()\n"
+    (tmp_path / "talking.py").write_text(text, encoding="utf-8")
+    code, out, err = run(capsys, "allocate", "talking:net", "--rule", "erk", "-s", "0.9", "--json")
+    assert (code, json.loads(out)["rule"], "hello" in err) == (0, "erk", True)
+
+
 def test_allocate_writes_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "plan.csv"
     run(capsys, "allocate", NET, "-s", "0.9", "-r", "lamp", "--csv", str(file))

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from repairability import InputError
+from repairability import InputError, _files
 from repairability._files import make_folder, read_sealed, read_text, write_atomically, write_sealed
 
 
@@ -64,3 +66,74 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b").is_dir()
     with pytest.raises(InputError, match="cannot make the folder .*file/below: "):
         make_folder(tmp_path / "file" / "below")
+
+
+KILLED = """
+import os, signal, sys
+from repairability._files import write_atomically
+os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+write_atomically(sys.argv[1], "half")
+"""
+killed_by_signals = pytest.mark.skipif(os.name == "nt", reason="needs signals and the kernel's locks")
+
+
+@killed_by_signals
+def test_what_a_killed_writer_left_goes_with_the_next(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    for name in ("a.csv", "a.csv", "other.csv"):
+        subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / name)], check=False)
+    (tmp_path / ".a.csv.mine.txt").touch()
+    kinds = sorted(name.partition(".csv")[0] for name in os.listdir(tmp_path))
+    assert kinds == [".a", ".a", ".other"]  # what the second one found, it removed: one half file each, and ours
+    write_atomically(file, "whole")
+    assert read_text(file) == "whole"
+    left = [name for name in os.listdir(tmp_path) if name.startswith(".a.")]
+    assert left == [".a.csv.mine.txt"]
+    write_atomically(tmp_path / "other.csv", "whole")
+    assert sorted(os.listdir(tmp_path)) == [".a.csv.mine.txt", "a.csv", "other.csv"]
+
+
+def test_what_is_being_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second writer of the same file comes while the first one writes."""
+    file, sync = tmp_path / "a.csv", os.fsync
+
+    def meanwhile(handle: int) -> None:
+        monkeypatch.setattr(os, "fsync", sync)
+        write_atomically(file, "second")
+        assert len(os.listdir(tmp_path)) == 2  # its file, and the first one's part
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    write_atomically(file, "first")
+    assert read_text(file) == "first"
+    assert os.listdir(tmp_path) == ["a.csv"]
+
+
+@killed_by_signals
+def test_what_is_whole_and_about_to_be_renamed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, rename = tmp_path / "a.csv", os.replace
+
+    def meanwhile(source: str, target: str) -> None:
+        monkeypatch.setattr(os, "replace", rename)
+        write_atomically(file, "second")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", meanwhile)
+    write_atomically(file, "first")
+    assert read_text(file) == "first"
+
+
+def test_a_part_that_is_taken_for_remains_is_begun_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its making and its lock somebody removes it."""
+    lock, taken = _files._lock, []
+
+    def too_late(handle: int) -> int | None:
+        taken.extend(tmp_path.glob(".a.csv.*") if not taken else ())
+        taken[0].unlink(missing_ok=True)
+        return lock(handle)
+
+    monkeypatch.setattr(_files, "_lock", too_late)
+    write_atomically(tmp_path / "a.csv", "whole")
+    assert len(taken) == 1
+    assert os.listdir(tmp_path) == ["a.csv"]
+    assert read_text(tmp_path / "a.csv") == "whole"

@@ -32,7 +32,7 @@ from test_cli import run
 
 HEAVY = (
     *("torch", "torchvision", "numpy", "scipy", "pandas", "sklearn", "safetensors"),
-    *("altair", "vl_convert", "matplotlib", "plotly", "jinja2", "ray", "pebble"),
+    *("altair", "vl_convert", "matplotlib", "plotly", "jinja2", "ray"),
 )
 """Not pydantic: newer versions of Typer read arguments with it."""
 

@@ -14,23 +14,37 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from repairability.errors import InputError, PlaceError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_PART = ".part"
 _LONGEST = 200
 """Bytes of a name: systems take 255, and a suffix of ours must fit."""
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write beside `path`, sync, rename. On any failure (full disk, Ctrl-C) `path` is as it was before.
+    """Write beside `path`, sync, rename. On any failure (full disk, Ctrl-C) `path` is as it was before; what a killed
+    writer left beside it goes with the next one.
 
     A link is followed, a file that is replaced keeps its mode; devices, pipes and folders are no files to replace.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     target, mode = _writable(path)
-    temporary = target.parent / f".{target.name[:40]}.{secrets.token_hex(8)}.part"
+    prefix = f".{target.name[:40]}."
+    _remove_remains(target.parent, prefix)
+    temporary = target.parent / f"{prefix}{secrets.token_hex(8)}{_PART}"
+    lock: int | None = None
     try:
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            lock = _lock(file.fileno())
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+            gone = not os.fstat(file.fileno()).st_nlink  # between its making and its lock it was taken for remains
+        if gone:
+            return write_atomically(path, content)
         os.chmod(temporary, mode)
         os.replace(temporary, target)
     except BaseException as error:  # also where an interrupt strikes just when the file is there
@@ -39,6 +53,32 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
         if isinstance(error, OSError):
             raise _unwritable(path, error) from error
         raise
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(handle: int) -> int | None:
+    """The kernel's lock of a file, held by another handle until that is closed, or the process is gone."""
+    if fcntl is None:
+        return None
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    return os.dup(handle)
+
+
+def _remove_remains(folder: Path, prefix: str) -> None:
+    """The parts whose writer is gone, as nobody holds their lock."""
+    with suppress(OSError):  # a folder that may not be listed
+        parts = [name for name in os.listdir(folder) if name.startswith(prefix) and name.endswith(_PART)]
+        for name in parts if fcntl is not None else ():
+            with suppress(OSError):  # it is being written, or somebody else's
+                handle = os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(folder / name)
+                finally:
+                    os.close(handle)
 
 
 def check_file(path: str | os.PathLike[str] | None, size: int = 0) -> None:

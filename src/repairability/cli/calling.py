@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import Any, get_type_hints
@@ -38,7 +40,8 @@ def as_command(verb: Verb) -> Callable[..., None]:
             with warnings.catch_warnings():
                 warnings.simplefilter("always", UserWarning)
                 warnings.showwarning = lambda message, *_: note(message)
-                answer = verb(**given)
+                with redirect_stdout(sys.stderr):  # what a library or a model prints is no part of the answer
+                    answer = verb(**given)
                 show(answer, as_json)
             code, words = answer.code, ""
         except RepairabilityError as error:

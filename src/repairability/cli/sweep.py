@@ -94,7 +94,8 @@ def verb(
         progress = experiments.sweep(part, jobs, records, executor=executor, watch=watch, **settings)
     finished, problems = records.read_all(records.members(study.name))
     tables = study_section(study.sections, finished, smoke=study.smoke).tables
-    problems = list(dict.fromkeys([*progress.problems, *problems]))
+    said = "\n".join(progress.problems)
+    problems = [*progress.problems, *(problem for problem in problems if problem not in said)]
     told = ("total", "known", "done", "elsewhere", "failed", "open", "foreign", "left")
     counts = {name: getattr(progress, name) for name in told}
     about = {"study": study.name, "store": store, **counts, "copied": copied, "problems": problems, "tables": tables}

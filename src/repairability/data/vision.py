@@ -18,6 +18,7 @@ from repairability.errors import InputError, first_line
 
 _SMALL = {"size": "320px"}  # of Imagenette's three sizes
 IMAGEWOOF = "https://s3.amazonaws.com/fast-ai-imageclas/imagewoof2-320.tgz"
+IMAGEWOOF_MD5 = "0f46d997ec2264e97609196c95897a44"
 
 
 def _in_memory(dataset: Any, size: int | None) -> Split:
@@ -53,7 +54,7 @@ def load_torchvision(name: str, root: Path, image_size: int | None, download: bo
         if name == "imagewoof":
             folder = root / "imagewoof2-320"
             if not folder.is_dir() and download:
-                torchvision("datasets.utils").download_and_extract_archive(IMAGEWOOF, str(root))
+                torchvision("datasets.utils").download_and_extract_archive(IMAGEWOOF, str(root), md5=IMAGEWOOF_MD5)
             return replace(load_folder(folder, image_size), name=name)
         builder = getattr(torchvision("datasets"), class_name)
         parts = [wrap(_present_or_downloaded(builder, root, part, download), image_size) for part in (train, test)]

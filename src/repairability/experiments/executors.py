@@ -9,25 +9,15 @@ they end; a worker that died too often is such a reason too. A worker's death is
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
-from pebble import ProcessExpired, ProcessPool
+from repairability.errors import InputError, MissingExtraError, PlaceError, first_line
+from repairability.experiments.workers import Function, JobContent, Result, Team, WorkerDied
 
-from repairability.errors import InputError, MissingExtraError, first_line
-
-JobContent = dict[str, Any]
-Result = dict[str, Any] | str
-Function = Callable[[JobContent], Result]
 Jobs = Iterator[JobContent | None]
 Results = Generator[tuple[JobContent, Result], None, None]
 Submit = Callable[[JobContent], Future[Result]]
@@ -88,56 +78,14 @@ class Processes:
     attempts: int = 3
 
     def run(self, function: Function, jobs: Jobs) -> Results:
-        pool = self._pool()
-
-        def submit(job: JobContent) -> Future[Result]:
-            nonlocal pool
-            with _uninterrupted():
-                if not pool.active:  # a worker died while no job ran: then Pebble gives the whole pool up
-                    _stop(pool)
-                    pool = self._pool()
-                return pool.schedule(function, args=[job])
-
-        deaths = (ProcessExpired, BrokenProcessPool)
-        try:
-            yield from _outcomes(jobs, submit, lambda: self.workers, self.attempts, deaths)
-        finally:
-            with _uninterrupted():
-                _stop(pool)
-
-    def _pool(self) -> ProcessPool:
-        context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-        return ProcessPool(self.workers, initializer=_end_with_the_driver, context=context)
-
-
-def _stop(pool: ProcessPool) -> None:
-    pool.stop()  # type: ignore[no-untyped-call]
-    pool.join()
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until the pool is whole, or gone. It is the driver's alone: what begins here, workers and the
-    threads that replace them, never sees it, not while it imports torch either.
-    """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _end_with_the_driver() -> None:
-    """A worker whose driver is gone ends."""
-
-    def watch(driver: Any) -> None:
-        driver.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, args=[multiprocessing.parent_process()], daemon=True).start()
+        team = Team(function)
+        with ThreadPoolExecutor(self.workers) as threads:
+            try:
+                yield from _outcomes(
+                    jobs, lambda job: threads.submit(team.run, job), lambda: self.workers, self.attempts, (WorkerDied,)
+                )
+            finally:
+                team.stop()
 
 
 @dataclass(frozen=True)
@@ -155,9 +103,14 @@ class RayCluster:
             import ray
         except ModuleNotFoundError as error:
             raise MissingExtraError("ray", "ray") from error
+        # a driver that waits for workers started ahead of it waits for ever where one of them dies at once
+        alone: dict[str, Any] = {"_system_config": {"prestart_worker_first_driver": False}}
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
         try:
-            ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+            ray.init(self.address, **quiet, **(alone if self.address is None else {}))
+        except Exception as error:  # Ray raises bare ones too
+            if self.address is None:
+                raise PlaceError(f"no Ray cluster began on this machine ({first_line(error)})") from error
             raise InputError(
                 f"no Ray cluster at {self.address!r} ({first_line(error)}); start one with "
                 "'ray start --head', or leave --address away for a local one"
@@ -173,6 +126,8 @@ class RayCluster:
 
         try:
             yield from _outcomes(jobs, submit, room, self.retries + 1, (ray.exceptions.RayError,))
+        except ray.exceptions.RayError as error:  # of the cluster, not of a job
+            raise PlaceError(f"the Ray cluster is gone ({first_line(error)})") from error
         finally:
             ray.shutdown()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +71,20 @@ class Store:
         """Every whole record as a row of a pandas frame."""
         return frame_of([record.row() for record in self.read_all()[0]])
 
-    def write_study(self, study: StudyEntry) -> Path | None:
-        """Write or renew it; where a damaged file was moved out of the way."""
+    def write_study(self, study: StudyEntry, *, part: bool = False) -> Path | None:
+        """Write or renew it; where a damaged file was moved out of the way. `part`: its runs come to those that the
+        store knows of it.
+        """
         path = self.folder / "studies" / f"{study.name}.json"
         aside = None
-        if os.path.lexists(path):
-            try:
-                _study(path)
-            except InputError:
-                aside = _set_aside(path)
-        _write(path, plain(study))
+        with self.lock(f"study-{study.name}"):
+            if os.path.lexists(path):
+                try:
+                    _study(path)
+                except InputError:
+                    aside = _set_aside(path)
+            known = self.members(study.name) if part else ()
+            _write(path, plain(replace(study, run_ids=tuple(dict.fromkeys([*known, *study.run_ids])))))
         return aside
 
     def studies(self) -> tuple[list[StudyEntry], list[str]]:

@@ -34,6 +34,21 @@ class Progress:
     open: int = 0  # ended without a record: the place failed, not the spec
     foreign: int = 0  # have a record that this version does not understand: left alone
     problems: list[str] = field(default_factory=list)
+    settled: dict[str, str] = field(default_factory=dict)  # run id -> known, done, failed or elsewhere
+
+    def settle(self, run_id: str, how: str) -> None:
+        self.settled[run_id] = how
+        setattr(self, how, getattr(self, how) + 1)
+
+    def reopen(self, run_id: str, reason: str) -> None:
+        """A run that counted as settled has no record after all."""
+        how = self.settled.pop(run_id)
+        setattr(self, how, getattr(self, how) - 1)
+        self.leave_open(run_id, reason)
+
+    def leave_open(self, run_id: str, reason: str) -> None:
+        self.open += 1
+        self.problems.append(f"run {run_id} stays open: {reason}")
 
     @property
     def left(self) -> int:
@@ -59,24 +74,22 @@ def sweep(
     """
     if limit is not None:
         check_whole(limit, "limit", 0)
-    ids = [job.run_id for job in jobs]
-    if part:
-        ids = list(dict.fromkeys([*store.members(study.name), *ids]))
+    entry = replace(study, run_ids=tuple(job.run_id for job in jobs))
     progress, tell = Progress(total=len(jobs)), watch or (lambda _: None)
-    aside = store.write_study(replace(study, run_ids=tuple(ids)))
+    aside = store.write_study(entry, part=part)
     if aside is not None:
         progress.problems.append(f"the store's file of study {study.name} was damaged; kept as {aside.name}")
+    wanted = ("open", "damaged", "failed") if retry_failed else ("open", "damaged")
     pending = []
     for job in jobs:
-        state = _state(store, job, progress)
-        if state == "open" or (state == "failed" and retry_failed):
+        state, problem = _state(store, job.run_id)
+        if state in wanted:
             pending.append(job)
-        elif state == "done":
-            progress.known += 1
-        elif state == "failed":
-            progress.failed += 1
-        else:
+        elif state == "foreign":
+            progress.problems.append(problem)
             progress.foreign += 1
+        else:
+            progress.settle(job.run_id, "failed" if state == "failed" else "known")
     tell(progress)
     claims: dict[str, FileLock] = {}
     in_a_row = 0
@@ -94,9 +107,12 @@ def sweep(
                 if lock is None:
                     continue
                 waiting.remove(job)
-                if _state(store, job, progress) not in ("open", *(["failed"] if retry_failed else [])):
+                state, problem = _state(store, job.run_id)
+                if state == "damaged":  # it is ours to move: whoever makes it again must claim it first
+                    progress.problems.append(f"{problem}; kept as {store.set_aside(job.run_id).name} and run again")
+                if state not in wanted:
                     lock.release()
-                    progress.elsewhere += 1
+                    progress.settle(job.run_id, "elsewhere")
                     tell(progress)
                     continue
                 claims[job.run_id] = lock
@@ -107,8 +123,9 @@ def sweep(
             if waiting and not handed_out:
                 yield None
 
+    place = executor if executor is not None and pending else InProcess()  # for no run no cluster begins
     try:
-        with closing((executor or InProcess()).run(run_job, unclaimed())) as outcomes:
+        with closing(place.run(run_job, unclaimed())) as outcomes:
             for content, outcome in outcomes:
                 run_id = content["run_id"]
                 record = Record.from_dict(outcome) if isinstance(outcome, dict) else None
@@ -118,31 +135,33 @@ def sweep(
                 progress.running -= 1
                 in_a_row = 0 if record is not None else in_a_row + 1
                 if record is None:
-                    progress.open += 1
-                    progress.problems.append(f"run {run_id} stays open: {outcome}")
-                elif record.status == "done":
-                    progress.done += 1
+                    progress.leave_open(run_id, str(outcome))
                 else:
-                    progress.failed += 1
+                    progress.settle(run_id, record.status)
+                if record is not None and record.status == "failed":
                     progress.problems.append(f"run {run_id} failed: {record.error.splitlines()[0]}")
                 tell(progress)
     finally:
         for lock in claims.values():
             lock.release()
+    if not store.members(study.name):  # the store was removed meanwhile, the study with it
+        store.write_study(entry, part=part)
+    for run_id in list(progress.settled):
+        state, problem = _state(store, run_id)
+        if state in ("open", "damaged"):
+            progress.reopen(run_id, problem or "its record is gone")
+    tell(progress)
     return progress
 
 
-def _state(store: Store, job: Job, progress: Progress) -> str:
-    """What there is of a job: "done", "failed", "foreign", or "open" where it is yet to be run. A damaged record is set
-    aside; what is wrong with one is said.
+def _state(store: Store, run_id: str) -> tuple[str, str]:
+    """What there is of a run: "done" or "failed" (its record), "open" (none), "foreign" or "damaged"; and of the last
+    two, what is wrong.
     """
     try:
-        record = store.read(job.run_id)
+        record = store.read(run_id)
     except ForeignRecordError as error:
-        progress.problems.append(str(error))
-        return "foreign"
+        return "foreign", str(error)
     except InputError as error:
-        aside = store.set_aside(job.run_id)
-        progress.problems.append(f"{error}; kept as {aside.name} and run again")
-        return "open"
-    return "open" if record is None else record.status
+        return "damaged", str(error)
+    return "open" if record is None else record.status, ""
