@@ -32,7 +32,7 @@ def load_npz(path: Path, image_size: int | None) -> Data:
             missing, present = [name for name in ARRAYS if name not in file], ", ".join(file) or "none"
             arrays = {name: _array(file, name) for name in ARRAYS if name in file}
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise InputError(f"cannot read {path}: {error}") from safe_cause(error.__cause__ or error)
     except Exception as error:  # whatever foreign bytes lead their readers to
         raise InputError(f"cannot read {path}: {first_line(error)}") from safe_cause(error)
     if missing:
@@ -46,7 +46,7 @@ def _array(file: Any, name: str) -> Any:
     try:
         array = file[name]
     except ValueError as error:
-        raise InputError(f"{name} is damaged, or holds Python objects, which are not read") from error
+        raise InputError(f"{name}: {first_line(error)}") from error
     if not isinstance(array, np.ndarray):
         raise InputError(f"{name} is no array: the member has no npy header")
     return array
