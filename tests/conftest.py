@@ -21,6 +21,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
+from forked import Forks
 from repairability import PruneResult, create_model, prune
 from repairability.pruning import PruneConfig
 
@@ -146,6 +147,33 @@ def resnet18() -> nn.Module:
 def small_net() -> nn.Module:
     """Three convolutions and a linear layer; enough for everything that is not about size."""
     return create_model("networks:small_net")
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """The command line, without the seconds of its imports."""
+    server = Forks()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def inputs(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the verbs read."""
+    from verbs import make_inputs
+
+    made = tmp_path_factory.mktemp("inputs")
+    make_inputs(made, forks)
+    return made
+
+
+@pytest.fixture
+def folder(inputs: Path, tmp_path: Path) -> Path:
+    """A folder of one's own with the inputs in it."""
+    from verbs import fill
+
+    fill(inputs, tmp_path)
+    return tmp_path
 
 
 def interruptible() -> None:

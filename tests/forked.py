@@ -10,11 +10,11 @@ import gc
 import importlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ HEAVY = (
     *("repairability.experiments", "repairability.demo", "repairability.checkup", "repairability.deploy"),
     *("repairability.detect", "repairability.pruning", "repairability.training"),
 )
+WORKED = ".worked"
+INTERRUPT = [signal.SIGINT]
 MODE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOCTTY
 CLOSED, BROKEN = "closed", "broken"
 """In the place of a stream's file; broken: a pipe that nobody reads any more."""
@@ -33,12 +35,14 @@ CLOSED, BROKEN = "closed", "broken"
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended: its exit code (negative: by that signal), seconds, what it said."""
+    """How a run ended: its exit code (negative: by that signal), what it said, and after how many seconds it had done
+    what it had to, whatever its way out took.
+    """
 
     code: int
-    seconds: float
     out: str
     err: str
+    seconds: float
 
 
 class Forks:
@@ -61,23 +65,30 @@ class Forks:
     def _answer(self) -> Any:
         return json.loads(self._answering.readline())
 
-    def begin(self, arguments: list[str], folder: Path, **streams: str) -> int:
-        """`streams` are stdout and stderr (files, CLOSED or BROKEN), and the encoding of stdout."""
+    def begin(self, arguments: list[str], folder: Path, *, struck: bool = False, **streams: str) -> int:
+        """`streams` are stdout and stderr (files, CLOSED or BROKEN), and the encoding of stdout. `struck`: it is
+        interrupted as soon as it has begun.
+        """
         given = {"stdout": str(folder / ".stdout"), "stderr": str(folder / ".stderr"), "encoding": "utf-8", **streams}
-        self._given = given
-        self._asking.write(json.dumps({"arguments": arguments, "folder": str(folder), **given}) + "\n")
+        self._given, self._worked = given, folder / WORKED
+        asked = {"arguments": arguments, "folder": str(folder), "struck": struck, **given}
+        self._asking.write(json.dumps(asked) + "\n")
         self._asking.flush()
         return int(self._answer())
 
+    def ends_within(self, seconds: float) -> bool:
+        return bool(select.select([self._answering], [], [], seconds)[0])
+
     def end(self) -> Ended:
-        status, seconds = self._answer()
-        said = []
+        status, said = self._answer(), []
         for name in ("stdout", "stderr"):
             file = Path(self._given[name])
             said.append(file.read_text(encoding="utf-8", errors="replace") if file.is_file() else "")
             if file.name.startswith(".std"):
                 file.unlink()
-        return Ended(os.waitstatus_to_exitcode(status), seconds, *said)
+        seconds = float(self._worked.read_text(encoding="utf-8")) if self._worked.exists() else 0.0
+        self._worked.unlink(missing_ok=True)
+        return Ended(os.waitstatus_to_exitcode(status), *said, seconds)
 
     def run(self, arguments: list[str], folder: Path, **streams: str) -> Ended:
         self.begin(arguments, folder, **streams)
@@ -97,10 +108,9 @@ def _serve(asked: int, answered: int) -> dict[str, Any] | None:
         if not child:
             os.close(answered)
             return wanted
+        os.setpgid(child, child)  # it does so too: whoever comes first
         os.write(answered, f"{child}\n".encode())
-        start = time.perf_counter()
-        status = os.waitpid(child, 0)[1]
-        os.write(answered, f"[{status}, {time.perf_counter() - start}]\n".encode())
+        os.write(answered, f"{os.waitpid(child, 0)[1]}\n".encode())
     return None
 
 
@@ -108,6 +118,8 @@ def _become(wanted: dict[str, Any]) -> None:
     """What a program finds when it begins."""
     os.setpgid(0, 0)
     os.chdir(wanted["folder"])
+    if wanted["struck"]:
+        os.kill(os.getpid(), signal.SIGINT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = ["repairability", *wanted["arguments"]]
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
@@ -143,14 +155,26 @@ def _main() -> None:
     for module in ("models", "datasets", "transforms.v2"):
         torchvision(module)
     assert threading.active_count() == len(os.listdir("/proc/self/task")) == 1, "a thread does not survive a fork"
+    signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)  # a child is interrupted when it has begun
     gc.freeze()  # a child need not look through what is here already
     os.write(int(sys.argv[2]), b'"ready"\n')
     wanted = _serve(int(sys.argv[1]), int(sys.argv[2]))
     if wanted is not None:
         _become(wanted)
-        from repairability.__main__ import main
+        from repairability import __main__, _interrupts, cli
 
-        main()
+        command_line, all_done, begun = cli.main, _interrupts.all_done, time.perf_counter()
+
+        def begin() -> None:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPT)  # what came before comes now
+            command_line()
+
+        def end() -> None:
+            all_done()
+            Path(wanted["folder"], WORKED).write_text(str(time.perf_counter() - begun), encoding="utf-8")
+
+        cli.main, _interrupts.all_done = begin, end
+        __main__.main()
 
 
 if __name__ == "__main__":

@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import _thread
-import signal
-import sys
-import threading
-from typing import Any
+from repairability import _interrupts
 
 
 def main() -> None:
     """The command line as a program of its own."""
-    sys.unraisablehook = _struck_again
+    code: object = 0
     try:
         try:
+            _interrupts.listen()
             from repairability.cli import main as command_line
 
             command_line()
+        except SystemExit as end:
+            code = end.code
         finally:
-            _ending()
+            _interrupts.all_done()
     except KeyboardInterrupt:
-        _ending()
-        code = 130
-    else:
-        code = 0
+        code = _interrupts.CODE
+        _interrupts.all_done()
+    except Exception:
+        if not _interrupts.came():
+            raise
+        code = _interrupts.CODE
     raise SystemExit(code)
-
-
-def _ending() -> None:
-    """All is written and said: an interrupt has nothing left to end, and would only scatter words over the way out."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _struck_again(unraisable: Any) -> None:
-    """An interrupt that strikes in a destructor cannot be raised there; it strikes again a moment later."""
-    if unraisable.exc_type is not KeyboardInterrupt:
-        sys.__unraisablehook__(unraisable)
-        return
-    again = threading.Timer(0.01, _thread.interrupt_main)
-    again.daemon = True
-    again.start()
 
 
 if __name__ == "__main__":

@@ -14,11 +14,14 @@ from typing import Any, get_type_hints
 from typer import Option
 from typer.models import OptionInfo
 
+from repairability import _interrupts
 from repairability.cli.options import check_numbers
 from repairability.cli.output import Answer, note, notices, show
 from repairability.errors import RepairabilityError, first_line, of_the_place
 
 Verb = Callable[..., Answer]
+
+INTERRUPTED = (_interrupts.CODE, "interrupted; no file is half-written")
 
 AS_JSON = Option(False, "--json", help="Print one JSON object instead of a table.")
 
@@ -47,11 +50,13 @@ def as_command(verb: Verb) -> Callable[..., None]:
         except RepairabilityError as error:
             code, words = 2, f"error: {error}"
         except KeyboardInterrupt:
-            code, words = 130, "interrupted; no file is half-written"
+            code, words = INTERRUPTED
         except Exception as error:
-            if not of_the_place(error):
+            if not of_the_place(error) and not _interrupts.came():
                 raise
             code, words = 2, f"error: {type(error).__name__}: {first_line(error)}"
+        if code == 2 and _interrupts.came():
+            code, words = INTERRUPTED
         # outside the handlers: with its traceback an error lets go of what it holds, threads among it
         if words:
             notices.say(words, "red")
