@@ -136,7 +136,7 @@ def grid_for(targets: Sequence[float], kind: str = "auto") -> tuple[float, ...]:
 
     "paper": as far as they need. But where the grid ends at the target, every layer must stand there, and a measured
     rule is `uniform`. So "auto" goes on to the last point once a target reaches the paper's own last one; below that a
-    longer grid helps one network and harms another (reproduction/pages/reproduction.md).
+    longer grid helps one network and harms another (reproduction/pages/choices.md).
     """
     if kind not in GRIDS:
         raise InputError(f"grid must be {' or '.join(map(repr, GRIDS))} or sparsities, not {kind!r}")
