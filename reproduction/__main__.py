@@ -1,4 +1,4 @@
-"""`python -m reproduction pages`: the pages anew from the records; `--check` writes nothing and fails where one differs."""
+"""`python -m reproduction pages`: the pages anew from the records; `--check` writes nothing, fails where one is old."""
 
 from __future__ import annotations
 

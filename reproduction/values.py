@@ -3,8 +3,8 @@
 `{{main_results cifar100 95% rr}}`: the mean accuracy over seeds of one cell of a study, in per cent; words are values
 of its settings, in any order. `{{main_results cifar100 95% rr - erk}}`: the difference of two cells that differ in one
 word; `best` and `worst` stand for the rule with the highest and the lowest mean. A last word `.2` asks for two digits.
-`{{cell STUDY SECTION | LABEL; LABEL | COLUMN}}`: a cell of a table as it is printed. `{{count STUDY SECTION}}`: how many
-rows a section's first table has; `{{count STUDY SECTION | COLUMN | TEXT}}`: in how many of them a column reads so.
+`{{cell STUDY SECTION | LABEL; LABEL | COLUMN}}`: a cell of a table as printed. `{{count STUDY SECTION}}`: how many rows
+a section's first table has; `{{count STUDY SECTION | COLUMN | TEXT}}`: in how many of them a column reads so.
 `{{paper TABLE | LABEL; LABEL | COLUMN}}`: a cell of the paper's.
 """
 

@@ -63,7 +63,12 @@ def settings(ours: Studies) -> set[str]:
 GIVEN = {"10,000": "test images of CIFAR", "32": "side of a CIFAR image", "20": "batches of BatchNorm recalibration"}
 GIVEN |= {"0.1": "its momentum, and the shrinkage of CR", "0.01": "another shrinkage", "0": "nothing pinned"}
 GIVEN |= {"98": "% is the end of the paper's sweep", "2.5": "% density, ERK's floor", "1,024": "images of a refit"}
-GIVEN |= {"2,688": "images of CR+BN", "256": "images of operators_images", "99.5": "% is the end of our grid", "56": "of ResNet56"}
+GIVEN |= {
+    "2,688": "images of CR+BN",
+    "256": "images of operators_images",
+    "99.5": "% is the end of our grid",
+    "56": "of ResNet56",
+}
 """Settings that are no field of a run."""
 
 
@@ -124,7 +129,9 @@ def test_a_study_counts_what_its_file_defines(ours: Studies) -> None:
     assert all(record.run_id in entry.run_ids for record in records)
 
 
-def test_the_command_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_checks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = tmp_path / "page.md"
     monkeypatch.setattr("reproduction.__main__.studies", lambda: None)
     monkeypatch.setattr("reproduction.__main__.render", lambda _: [Renewal(page, "text", ["page.md"])])

@@ -46,8 +46,8 @@ def diagnostic_cost(records: Sequence[Record]) -> Section:
         rows.append(("Rules at each", f"{len(rules)}: {', '.join(rules)}", "", ""))
     caption = (
         "A sparsity point is one seed at one sparsity: all rules, from the diagnosis to the evaluation, summed over "
-        "the stages each run recorded; what runs share counts in the run that did it. Times are not compared: the paper "
-        "names neither its hardware nor what a point holds; ours holds J and the agreement too."
+        "the stages each run recorded; what runs share counts in the run that did it. Times are not compared: the "
+        "paper names neither its hardware nor what a point holds; ours holds J and the agreement too."
     )
     tables = [Table(("item", "ours", "paper", "difference"), rows, "Cost of the comparison", caption), *_stages(runs)]
     return Section(tables, records=chosen)

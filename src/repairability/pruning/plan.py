@@ -38,8 +38,8 @@ class PruneConfig:
 
     grid: the sparsities to measure; "paper": the paper's seven, extended as far as the target needs; "auto": the same,
     but a target of 97.5 % or more brings all points up to 99.5 %.
-    observe: where damage is measured, "layer" or "norm". conditioned_on: the repair the diagnosis reckons with, if not
-    the one that is applied. options: the rule's own (solver, floor, pinned ...).
+    observe: where damage is measured, "layer", "norm" or "literal" (see `diagnose`). conditioned_on: the repair the
+    diagnosis reckons with, if not the one that is applied. options: the rule's own (solver, floor, pinned ...).
     types, skip, only: which layers may be pruned (see `prunable_layers`). count, batch_size: images for the statistics,
     and at a time. forward: how a batch goes into the model, (model, batch) -> output, where `model(batch)` or its like
     is not it. output, distance: which part of the output tells networks apart, and how, for a choice without labels
