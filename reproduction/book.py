@@ -1,7 +1,8 @@
 """The pages: templates with marks for tables and braces for numbers, made from the records in `results/`.
 
 A study's runs are those of its TOML file: each cell it defines, with the record of the archive where there is one.
-`<!-- source: COMMAND -->` ... `<!-- end source -->` holds what no record has, and the page prints the command.
+`<!-- source: COMMAND -->` ... `<!-- end source -->` holds what no record has, and the page prints the command;
+`<!-- networks -->` is the table of networks.toml.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from repairability.experiments.archive import read_archive
 from repairability.experiments.store import Record
 from repairability.experiments.study import StudyEntry, read_study
 from repairability.report.documents import Renewal, figures, with_tables
+from repairability.report.markup import to_markdown
 from repairability.report.store import Studies
+from reproduction.networks import table
 from reproduction.values import with_values
 
 HERE = Path(__file__).parent
+NETWORKS = "<!-- networks -->\n<!-- end -->\n"
 SOURCE = re.compile(r"<!-- source: (.+?) -->\n(.*?)<!-- end source -->\n", re.DOTALL)
 
 
@@ -40,7 +44,8 @@ def render(studies: Studies) -> list[Renewal]:
     made: list[Renewal] = []
     for page, template in pages().items():
         words = with_values(read_text(template), studies)
-        text, _ = with_tables(SOURCE.sub(_sourced, words), studies, str(template))
+        words = SOURCE.sub(_sourced, words).replace(NETWORKS, f"\n{to_markdown(table())}\n")
+        text, _ = with_tables(words, studies, str(template))
         text = f"<!-- Made by `make results` from templates/{template.name}: edit that. -->\n\n{text}"
         same = page.is_file() and read_text(page) == text
         made += [Renewal(page, text, [] if same else [page.name]), *figures(page, text, studies)]

@@ -115,6 +115,10 @@ class Shared:
         with timed(self.seconds, "load"):
             return _network(spec.model, job.weights, spec.num_classes, seed, job.data, job.root, job.device)
 
+    def contents(self) -> dict[str, str]:
+        """Hashes of the dense weights and of the images, whatever their files are called."""
+        return {"weights": _digest(self.model), "data": self.data.fingerprint}
+
     @cached_property
     def layers(self) -> Layers:
         return prunable_layers(self.model, **PAPER_LAYERS)
