@@ -19,7 +19,7 @@ help:
 	@echo "make test     the tests that are quick and need no data: minutes"
 	@echo "make tests    all tests"
 	@echo "make study    the study on digits: three seeds, seven rules, six sparsities, and its page"
-	@echo "make results  the tables and figures of README.md and reproduction/pages anew from reproduction/results"
+	@echo "make results  README.md's tables, reproduction/README.md and its pages anew from reproduction/results"
 	@echo "make check    lint, format, types, all tests, study, demo: exactly what CI runs"
 	@echo "make bench    every benchmark, in ratios (an hour; those on real networks where ../shared is there)"
 	@echo "make clean    remove everything generated"
@@ -51,7 +51,8 @@ study: $(READY)
 	$(BIN)/repairability report --store runs --out runs/studies.html
 
 results: $(READY)
-	$(BIN)/repairability renew README.md reproduction/pages/reproduction.md --store reproduction/results
+	$(BIN)/repairability renew README.md --store reproduction/results
+	$(BIN)/python -m reproduction pages
 
 check: lint types tests study demo
 

@@ -240,6 +240,28 @@ def diagnose(
     return raw, residual, (residual + EPS) / (raw + EPS)
 
 
+def literal_residual(
+    model: nn.Module, images: Tensor, bn_images: Sequence[Tensor], layer: str, sparsity: float, shrinkage: float = 0.1
+) -> float:
+    """What CR, then BatchNorm recalibration of *every* BatchNorm with momentum 0.1, leave at the layer's own output in
+    the network in which this layer alone is pruned.
+    """
+    dense = copy.deepcopy(model).eval()
+    single = copy.deepcopy(dense)
+    prune_layer_(single, layer, sparsity)
+    gammas = channel_scales(outputs_of(dense, layer, images), outputs_of(single, layer, images), shrinkage)
+    with torch.no_grad():
+        for filter_, gamma in zip(single.get_parameter(f"{layer}.weight"), gammas, strict=True):
+            filter_.mul_(gamma)
+        for module in single.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.train()
+        for batch in bn_images:
+            single(batch)
+    single.eval()
+    return distance(outputs_of(dense, layer, images), outputs_of(single, layer, images))
+
+
 def reconstruct(dense: nn.Module, pruned: nn.Module, order: list[str], images: Tensor, ridge: float) -> nn.Module:
     """Layer after layer in execution order, by whole forward passes and one explicit least-squares problem per filter.
 

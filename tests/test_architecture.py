@@ -19,8 +19,10 @@ from repairability._torch import threads
 SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 
 SHELVES = [
-    ["errors", "naming", "tables", "progress", "provenance"]
-    + ["_json", "_files", "_imports", "_interrupts", "_torch", "_vision"],
+    [
+        *("errors", "naming", "tables", "progress", "provenance"),
+        *("_json", "_files", "_imports", "_interrupts", "_torch", "_vision"),
+    ],
     ["algebra", "curves", "allocation"],
     ["network"],
     ["calibration", "comparison", "evaluation", "transition", "models", "data", "solvers", "masks", "prices"],

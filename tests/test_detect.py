@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from repairability.transition import overlap
 from test_sacred import complete_state, same, users_model
 
 IMAGES = torch.randn(260, 1, 16, 16, generator=torch.Generator().manual_seed(2))
-CONFIG = PruneConfig(count=64)
+CONFIG = PruneConfig(grid="paper", count=64)
 
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -76,6 +77,30 @@ def test_a_grid_of_ones_own(model: nn.Module) -> None:
     grid = dict.fromkeys(prunable_layers(model).names, (0.5, 0.8, 0.9, 0.95, 0.99))
     found = find_transition(model, IMAGES, null=False, config=PruneConfig(count=64, grid=grid))
     assert found.unreachable == {"reference": [0.98]}  # rr reaches 98 % now, ERK's floor does not
+
+
+def test_the_grid_and_the_options_of_both_rules_decide(model: nn.Module) -> None:
+    """The paper's grid and ERK's floor end at 97.5 %; "auto" and no floor reach the sweep's last point, 98 %."""
+    asked: dict[str, Any] = {"null": False, "strict": False}
+    short = find_transition(model, IMAGES, config=CONFIG, **asked)
+    assert short.unreachable == {"reference": [0.98], "rr": [0.98]}
+    assert find_transition(model, IMAGES[:64], **asked).unreachable == short.unreachable  # without a config
+    auto = find_transition(model, IMAGES, config=replace(CONFIG, grid="auto"), **asked)
+    assert auto.unreachable == {"reference": [0.98]}
+    longer = replace(CONFIG, grid="auto", options={"floor": 0.0})
+    both = find_transition(model, IMAGES, config=longer, **asked)
+    assert both.unreachable == {}
+    assert both.series["J(rr)"] == auto.series["J(rr)"] != short.series["J(rr)"]
+    assert both.series["J(reference)"][-2] != auto.series["J(reference)"][-2]  # 97.5 %: no longer uniform
+
+
+def test_an_option_goes_to_the_rules_that_take_it(model: nn.Module) -> None:
+    """Agreement: ERK's floor is no option of rr, whose grid goes on here."""
+    config = replace(CONFIG, grid="auto", options={"floor": 0.0})
+    found = find_transition(model, IMAGES, method="agreement", sparsities=(0.5, 0.98), null=False, config=config)
+    assert found.unreachable == {}
+    with pytest.raises(InputError, match="flor"):
+        find_transition(model, IMAGES, null=False, config=replace(CONFIG, options={"flor": 0.0}))
 
 
 def test_what_cannot_be_reached_is_reported(model: nn.Module) -> None:

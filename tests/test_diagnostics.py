@@ -100,6 +100,36 @@ def test_a_small_network_with_everything(repair: str, observe: str, dtype: torch
 
 
 @pytest.mark.usefixtures("quiet")
+def test_by_the_letter_every_norm_of_the_single_layer_network_moves() -> None:
+    """residual against a deep copy that is pruned, scaled and recalibrated by hand; raw is as ever."""
+    model, grid = create_model("networks:Residual").double(), (0.0, 0.3, 0.9)
+    samples = calibration()
+    found, fast = (diagnose(model, samples, grid=grid, observe=observe) for observe in ("literal", "layer"))
+    batches = list(samples.recalibration(model, 20, 128))
+    for layer in found.rr:
+        np.testing.assert_array_equal(found.raw[layer], fast.raw[layer])
+        assert (found.residual[layer][0], found.rr[layer][0]) == (0, 1)
+        for k, s in list(enumerate(grid))[1:]:
+            expected = reference.literal_residual(model, images().double(), batches, layer, s)
+            np.testing.assert_allclose(found.residual[layer][k], expected, rtol=1e-7, err_msg=f"{layer} at {s}")
+            np.testing.assert_allclose(found.rr[layer][k], expected / found.raw[layer][k], rtol=1e-6)
+            assert abs(expected / fast.residual[layer][k] - 1) > 1e-3  # the stem's BatchNorm is upstream of all
+    assert "observed at the layer, in a network repaired for it" in str(found)
+
+
+def test_by_the_letter_nothing_differs_without_batchnorm() -> None:
+    model = create_model("networks:Residual").double()
+    found, fast = (diagnose(model, calibration(), grid=(0.5,), repair="cr", observe=x) for x in ("literal", "layer"))
+    for layer in found.rr:
+        np.testing.assert_allclose(found.rr[layer], fast.rr[layer], rtol=1e-8)
+
+
+def test_by_the_letter_a_refit_is_not_observed() -> None:
+    with pytest.raises(InputError, match="diagnosed at the layer's own output, not at 'literal'"):
+        diagnose(create_model("networks:Residual"), calibration(), observe="literal", repair="reconstruct")
+
+
+@pytest.mark.usefixtures("quiet")
 def test_linear_layers_with_extra_axes() -> None:
     model = create_model("networks:Residual").double()
     layers = prunable_layers(model, types=("linear",), skip=())
@@ -353,7 +383,7 @@ def test_a_layer_with_its_own_forward_is_measured(repair: str) -> None:
         ({"grid": "auto"}, "grid must be a list of sparsities"),
         ({"grid": {"conv1": (0.5,)}}, "gives no sparsities for layer 'depthwise'"),
         ({"grid": np.linspace(0.1, 0.9, 300)}, "has 300 sparsities; at most 255"),
-        ({"observe": "output"}, "observe must be one of layer, norm, norm-or-layer, not 'output'"),
+        ({"observe": "output"}, "observe must be one of layer, norm, norm-or-layer, literal, not 'output'"),
         ({"repair": "cr+nb"}, r"unknown repair 'nb'"),
         ({"repair": 3}, "a repair is a name or a callable, not int"),
         ({"repair": lambda *_: None}, "has no per-channel form .*diagnose with another repair"),

@@ -224,6 +224,11 @@ def test_records(store: Store) -> None:
     assert {"commit", "torch", "hardware", "host", "seconds", "peak_memory_mb"} <= set(first.provenance)
     assert first.provenance["seconds"]["repair"] > 0
     assert first.provenance["peak_memory_mb"] > 50
+    weights = [state_digest(create_model("networks:small_net", seed=seed)) for seed in (0, 1)]
+    assert [first.provenance["weights"], second.provenance["weights"]] == [
+        weights[x.spec.seed] for x in (first, second)
+    ]
+    assert first.provenance["data"] == second.provenance["data"]
     frame = store.frame()
     assert list(frame["run_id"]) == [first.run_id, second.run_id]
     assert frame["top1"].tolist() == [first.result["top1"], second.result["top1"]]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from repairability.detect import Transition
 from repairability.experiments.record import Record
-from repairability.report.sections.detectors import bounds, null_text, score_charts, transition_of
+from repairability.report.sections.detectors import bounds, grid_text, null_text, score_charts, transition_of
 from repairability.report.sections.groups import data_name, done, groups, model_name
 from repairability.report.sections.section import Section
 from repairability.tables import Table
@@ -25,21 +25,35 @@ SWEEP = tuple(round(0.9 + 0.005 * i, 3) for i in range(17))
 
 def cts_per_seed(records: Sequence[Record]) -> Section:
     """Core and broad band of each seed."""
-    ours = {(*_network(run), run.spec.seed): transition_of(run) for run in _cts(records)}
+    ours: dict[tuple[str, str, int], dict[str, Transition]] = {}
+    for run in _cts(records):
+        ours.setdefault((*_network(run), run.spec.seed), {})[grid_text(run)] = transition_of(run)
     paper = {
         (row["Architecture"], row["Dataset"], int(row["Seed"])): row
         for row in paper_table("cts_detection_per_seed_band")
     }
     rows = []
-    for key in dict.fromkeys([*paper, *ours]):
-        transition, row = ours.get(key), paper.get(key)
-        line = [*map(str, key)]
+    for key, grid in _with_grids([*paper, *ours], ours):
+        transition, row = ours.get(key, {}).get(grid), paper.get(key)
+        line = [*map(str, key), grid]
         both = (None, None) if transition is None else (transition.core, transition.broad)
         for mine, column in zip(both, ("High-confidence core", "Broad detected band"), strict=True):
             theirs = None if row is None else printed_interval(row[column])
             line += [bounds(mine) if transition else "", bounds(theirs) if row else "", _shift(mine, theirs)]
         rows.append((*line, null_text(transition) if transition else ""))
-    head = ("network", "data", "seed", "core", "core, paper", "difference", "band", "band, paper", "difference", "null")
+    head = (
+        "network",
+        "data",
+        "seed",
+        "grid",
+        "core",
+        "core, paper",
+        "difference",
+        "band",
+        "band, paper",
+        "difference",
+        "null",
+    )
     caption = (
         "Difference: of the lower and the upper bound, in points. Null: the share of the core that the detector names "
         "without the information; from 0.5 on the core carries none. The paper does not define its broad band; ours "
@@ -50,9 +64,9 @@ def cts_per_seed(records: Sequence[Record]) -> Section:
 
 def majority_cores(records: Sequence[Record]) -> Section:
     """The core that the seeds of a network agree on."""
-    ours: dict[tuple[str, str], list[Transition]] = {}
+    ours: dict[tuple[str, str], dict[str, list[Transition]]] = {}
     for run in _cts(records):
-        ours.setdefault(_network(run), []).append(transition_of(run))
+        ours.setdefault(_network(run), {}).setdefault(grid_text(run), []).append(transition_of(run))
     printed = {
         (row["Architecture"], row["Dataset"]): printed_interval(row["CTS-selected core"])
         for row in paper_table("cts_detection")
@@ -62,18 +76,18 @@ def majority_cores(records: Sequence[Record]) -> Section:
         core = printed_interval(row["High-confidence core"])
         by_seed.setdefault((row["Architecture"], row["Dataset"]), []).append(core)
     rows = []
-    for key in dict.fromkeys([*printed, *ours]):
+    for key, grid in _with_grids([*printed, *ours], ours):
         line, mine = ["", "", ""], None
         if key in ours:
-            cores = [transition.core for transition in ours[key]]
-            agreed = consensus(cores, sorted({s for transition in ours[key] for s in transition.sparsities}))
+            cores = [transition.core for transition in ours[key][grid]]
+            agreed = consensus(cores, sorted({s for transition in ours[key][grid] for s in transition.sparsities}))
             mine = _agreed(agreed)
             line = [bounds(mine), "no" if agreed.stable is None else "yes"]
             line.append(f"{sum(core is not None for core in cores)} of {agreed.draws}")
         theirs = printed.get(key)
         derived = bounds(_agreed(consensus(by_seed[key], SWEEP))) if key in by_seed else ""
-        rows.append((*key, *line, bounds(theirs) if key in printed else "", _shift(mine, theirs), derived))
-    head = ("network", "data", "core", "same in all seeds", "seeds with a core", "paper", "difference")
+        rows.append((*key, grid, *line, bounds(theirs) if key in printed else "", _shift(mine, theirs), derived))
+    head = ("network", "data", "grid", "core", "same in all seeds", "seeds with a core", "paper", "difference")
     caption = (
         "Core: that of all seeds, else the longest run of sparsities that more than half of them have. Last column: "
         "the same rule on the paper's own cores per seed. Difference: of the bounds, in points."
@@ -123,6 +137,11 @@ def _cts(records: Sequence[Record]) -> list[Record]:
 
 def _network(run: Record) -> tuple[str, str]:
     return model_name(run.spec.model), data_name(run.spec.data)
+
+
+def _with_grids(keys: Sequence[Any], ours: Mapping[Any, Mapping[str, Any]]) -> list[tuple[Any, str]]:
+    """Each row's key once, with every grid that we ran; an empty one where we ran none."""
+    return [(key, grid) for key in dict.fromkeys(keys) for grid in ours.get(key, {"": None})]
 
 
 def _agreed(cores: Consensus) -> Interval | None:

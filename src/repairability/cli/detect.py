@@ -35,6 +35,8 @@ def verb(
     method: str = Option("cts", help=f"{options.METHODS}: see above."),
     sparsities: str = Option("", help="The sweep, with commas between. Default: the method's."),
     null: bool = Option(True, help="Also run the detector without the information it claims to use."),
+    grid: str = Option("paper", help="Measured sparsities: paper, or auto: up to 99.5 %."),
+    option: list[str] | None = options.RULE_OPTIONS,
     seeds: int = options.SEEDS,
     seed: int = options.SEED,
     count: int = options.COUNT,
@@ -60,7 +62,9 @@ def verb(
         raise unknown("method", method, METHODS)
     settings: dict[str, Any] = {"method": method, "null": null, **vars(cts)}
     settings["sparsities"] = options.sparsities_of(sparsities, "--sparsities") if sparsities else None
-    settings["config"] = rp.PruneConfig(count=count, **choice.settings())
+    settings["config"] = rp.PruneConfig(
+        grid=grid, count=count, options=options.rule_options(option), **choice.settings()
+    )
     model = network.build(seed, machine.ready())
     data, held_out = source.read(), HELD_OUT if method == "agreement" else 0
     transitions = [

@@ -12,13 +12,18 @@ from repairability.calibration import HELD_OUT, Images
 from repairability.detect.cts import SWEEP, SingleLayers
 from repairability.detect.joint import JointNetwork
 from repairability.detect.result import Transition
+from repairability.detect.verdict import COMPARED
 from repairability.errors import InputError, unknown
 from repairability.network.batches import Forward
 from repairability.pruning import PruneConfig
 from repairability.pruning.plan import with_forward
 from repairability.rules import RuleLike
 
-METHODS = ("cts", "agreement")
+REFERENCE = "erk"
+RULES_OF = {"cts": (REFERENCE, "rr"), "agreement": COMPARED}
+"""The rules that each method compares, unless cts is given another reference."""
+
+METHODS = tuple(RULES_OF)
 
 
 def find_transition(
@@ -28,7 +33,7 @@ def find_transition(
     sparsities: Sequence[float] | None = None,
     low: float = 0.90,
     high: float = 0.975,
-    reference: RuleLike = "erk",
+    reference: RuleLike = REFERENCE,
     method: str = "cts",
     strict: bool = True,
     null: bool = True,
@@ -41,10 +46,12 @@ def find_transition(
     allocation's own sparsities, else it is interpolated). `method="agreement"` prunes and repairs the network at each
     sparsity by three rules and watches its agreement with the dense network on held-out images: dearer, and about the
     joint network. `low`, `high` and `reference` belong to "cts". `null=False` skips the comparison with no information.
+    Of the `config`, `grid` says what is measured (without a config: the paper's) and each option goes to the rules that
+    take it: `PruneConfig(grid="auto", options={"floor": 0.0})` lets rr and ERK reach more than 97.5 %.
     """
     if method not in METHODS:
         raise unknown("method", str(method), METHODS)
-    settings, sweep = with_forward(config, forward), _sweep(sparsities)
+    settings, sweep = with_forward(config or PruneConfig(grid="paper"), forward), _sweep(sparsities)
     if method == "agreement":
         calibration, held_out = settings.calibration(images, model, held_out=HELD_OUT).split()
         return JointNetwork(model, settings, calibration, sweep, held_out).find(null=null)
@@ -62,4 +69,4 @@ def _sweep(sparsities: Sequence[float] | None) -> tuple[float, ...]:
     return points
 
 
-__all__ = ["METHODS", "Transition", "find_transition"]
+__all__ = ["METHODS", "RULES_OF", "Transition", "find_transition"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from repairability.detect.detector import SHUFFLES, Detector
 from repairability.detect.result import Transition
 from repairability.diagnostics import GRID, Diagnosis
 from repairability.errors import BudgetError
+from repairability.pruning import grid_for
 from repairability.rules import RuleLike, allocate, get_rule
 from repairability.tables import percent
 
@@ -48,6 +49,18 @@ class SingleLayers(Detector):
     def points(self) -> list[float]:
         return sorted({*self.sweep, *self.anchors})
 
+    @property
+    def rules(self) -> tuple[RuleLike, ...]:
+        return self.reference, "rr"
+
+    @property
+    def grid(self) -> Sequence[float] | Mapping[str, Sequence[float]]:
+        """The paper's is its seven sparsities: what they cannot reach is told. "auto" goes on as for `prune`."""
+        given = self.settings.grid
+        if not isinstance(given, str):
+            return given
+        return GRID if given == "paper" else grid_for(self.points, given)
+
     @cached_property
     def measured(self) -> tuple[Curves, Curves, Plans]:
         """The rr curves that J is read from, those on the rule's own grid, and the reference's allocations.
@@ -55,9 +68,10 @@ class SingleLayers(Detector):
         Strict: a reference that needs no data is known beforehand, so its sparsities join the grid of the one pass; one
         that works on curves costs a second pass.
         """
-        grid = GRID if isinstance(self.settings.grid, str) else self.settings.grid
+        grid = self.grid
         own = {name: list(grid[name] if isinstance(grid, Mapping) else grid) for name in self.layers.names}
-        first = self.diagnosed(self.points, own) if get_rule(self.reference).works_on_curves({}) else None
+        on_curves = get_rule(self.reference).works_on_curves(self.options(self.reference))
+        first = self.diagnosed(self.points, own) if on_curves else None
         theirs = self.reachable(self.reference, first)
         wanted = transition.sparsities_per_layer(list(theirs.values()), own) if self.strict else own
         last = self.diagnosed(self.points, wanted) if first is None or self.strict else first
@@ -67,7 +81,7 @@ class SingleLayers(Detector):
         plans = {}
         for s in self.points:
             try:
-                plans[s] = allocate(self.layers, sparsity=s, rule=rule, curves=curves)
+                plans[s] = allocate(self.layers, sparsity=s, rule=rule, curves=curves, **self.options(rule))
             except BudgetError:
                 continue
         return plans

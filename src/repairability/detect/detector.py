@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from torch import nn
 
@@ -16,6 +17,7 @@ from repairability.diagnostics import Diagnosis
 from repairability.network.layers import Layers
 from repairability.pruning import RECIPES, PruneConfig, measurement_for
 from repairability.pruning.plan import Grid
+from repairability.rules import RuleLike, own_options
 from repairability.transition import Interval, overlap
 
 SHUFFLES = 20
@@ -36,6 +38,15 @@ class Detector(ABC):
     @abstractmethod
     def shuffled(self, core: Interval) -> float:
         """The median share of the core that is also named on curves shuffled among layers."""
+
+    @property
+    @abstractmethod
+    def rules(self) -> Sequence[RuleLike]:
+        """Whose allocations it compares."""
+
+    def options(self, rule: RuleLike) -> dict[str, Any]:
+        """Those of the settings' options that are this rule's."""
+        return own_options(rule, self.rules, self.settings.options)
 
     def find(self, *, null: bool) -> Transition:
         """The core and the band; with `null`, how much of the core survives without information."""

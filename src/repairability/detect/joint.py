@@ -41,6 +41,10 @@ class JointNetwork(Detector):
         shuffles = [self.session(replace(curves, rr=curves.rr.shuffled(random))) for _ in range(SHUFFLES)]
         return median_overlap(self.agreements, core, [partial(self.agreement, x, "rr") for x in shuffles])
 
+    @property
+    def rules(self) -> tuple[str, ...]:
+        return COMPARED
+
     @cached_property
     def judge(self) -> Judge:
         return Judge(self.model, self.held_out, self.settings)
@@ -66,8 +70,8 @@ class JointNetwork(Detector):
         return agreements
 
     def curves(self, points: Sequence[float]) -> Diagnosis:
-        """Those of rr; a sweep of its own extends the paper's grid only as far as it needs."""
-        return self.diagnosed(points, "paper" if isinstance(self.settings.grid, str) else self.settings.grid)
+        """Those of rr; the paper's grid is extended only as far as the points need."""
+        return self.diagnosed(points, self.settings.grid)
 
     def session(self, curves: Diagnosis) -> Session:
         return Session(self.model, self.layers, self.calibration, (), self.settings, curves)
@@ -75,7 +79,7 @@ class JointNetwork(Detector):
     def agreement(self, session: Session, rule: str, s: float) -> Agreement | None:
         """Of the network that a rule makes; None where it cannot reach the sparsity."""
         try:
-            result = session.prune(RECIPES["paper"].with_parts(rule=rule, options=self.settings.options), Budget(s))
+            result = session.prune(RECIPES["paper"].with_parts(rule=rule, options=self.options(rule)), Budget(s))
         except BudgetError:
             return None
         return self.judge(result.model)[0]

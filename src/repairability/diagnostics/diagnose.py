@@ -16,9 +16,10 @@ from repairability.curves import MEASURES, OUTPUT, Curves, FloatArray
 from repairability.diagnostics.channels import try_channels
 from repairability.diagnostics.diagnosis import Diagnosis
 from repairability.diagnostics.fitted import diagnose_fit
+from repairability.diagnostics.literal import literal_residuals
 from repairability.diagnostics.measures import measures as formulae
 from repairability.diagnostics.output import BATCH, OutputProbe
-from repairability.diagnostics.scan import Scan, scan
+from repairability.diagnostics.scan import LITERAL, Scan, scan
 from repairability.errors import InputError, unknown
 from repairability.network.batches import Forward
 from repairability.network.discover import prunable_layers
@@ -62,6 +63,10 @@ def diagnose(
     With "output" among the `measures`, samples that are not fitted to also run through the network with one layer
     pruned and mended, and their outputs are compared with the dense ones (`output` and `distance` as in `agreement`):
     about one pass more. It is the one measure in which layers compare.
+
+    `observe="literal"`: at the layer's own output, but of a copy of the network for each layer and level to which the
+    whole repair is applied, as the paper has it; so the BatchNorms upstream move too. Else these are held, and at the
+    layer BatchNorm counts for nothing. Much slower.
     """
     mend = get_repair(repair)
     check_finite(model)
@@ -96,6 +101,10 @@ def diagnose(
         scans = scan(model, chosen, calibration, grids, observe)
         points = {name: np.array(result.grid) for name, result in scans.items()}
         values = {name: _values(result, mend) for name, result in scans.items()}
+        if observe == LITERAL:
+            measured = {name: result.grid for name, result in scans.items()}
+            left = literal_residuals(model, calibration, chosen, measured, mend)
+            values = {name: (raw, left[name], _ratio(raw, left[name])) for name, (raw, _, _) in values.items()}
         seen, statistics = calibration.count, {name: result.moments for name, result in scans.items()}
         if probe is not None:
             felt = scans if observe == NEAREST_NORM else scan(model, chosen, calibration, grids, NEAREST_NORM)

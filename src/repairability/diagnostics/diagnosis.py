@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from repairability.curves import MEASURES, OUTPUT, Curves, FloatArray
+from repairability.diagnostics.scan import LITERAL
 from repairability.errors import InputError, unknown, whole_of
 from repairability.repairs import Statistics
 from repairability.tables import Table, Tidy
@@ -59,7 +60,8 @@ class Diagnosis(Tidy):
 
     def table(self) -> Table:
         rows = [(layer, f"{s:g}", *(f"{value:.4f}" for value in values)) for layer, s, *values in self._points()]
-        caption = f"repair {self.repair}, observed at the {self.observe}, {self.images} images ({self.fingerprint})"
+        place = "the layer, in a network repaired for it" if self.observe == LITERAL else f"the {self.observe}"
+        caption = f"repair {self.repair}, observed at {place}, {self.images} images ({self.fingerprint})"
         return Table(("layer", "sparsity", *self.measures), rows, caption=caption)
 
     def rows(self) -> list[dict[str, object]]:

@@ -35,7 +35,10 @@ from repairability.repairs.response import Norm
 
 _Result = TypeVar("_Result")
 
-OBSERVE = ("layer", "norm", "norm-or-layer")
+LITERAL = "literal"
+"""At the layer's own output too, but in a network that was repaired for it (`literal_residuals`)."""
+
+OBSERVE = ("layer", "norm", "norm-or-layer", LITERAL)
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,7 @@ def checked_grid(layer: str, grid: Mapping[str, Sequence[float]]) -> tuple[float
 
 
 def _norms_behind(model: nn.Module, layers: Layers, names: Mapping[str, str], observe: str) -> dict[str, Norm]:
-    if observe == "layer":
+    if observe in ("layer", LITERAL):
         return {}
     without = [name for name in layers.names if name not in names]
     if without and observe == "norm":

@@ -117,7 +117,8 @@ class Record:
     result of task "prune": achieved, global_sparsity, top1, top5, loss, n, dense_top1, dense_bn_top1, allocation and
     totals (by layer), n_all, projections, fingerprint, objective (J or None), agreement (a dict or None).
     result of task "detect": transition (Transition.to_dict()), fingerprint.
-    provenance: commit, versions, hardware, host, seconds (by stage), peak_memory_mb.
+    provenance: commit, versions, hardware, weights and data (hashes of what was loaded), host, seconds (by stage),
+    peak_memory_mb.
     """
 
     run_id: str

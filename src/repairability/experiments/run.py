@@ -36,16 +36,18 @@ def run_job(content: dict[str, Any]) -> dict[str, Any] | str:
     forget_peak_memory()
     status: Literal["done", "failed"] = "done"
     result, error = {}, ""
+    known: dict[str, str] = {}
     try:
         device_of(job.device)
         with threads(job.spec.threads), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of BatchNorm cycling and the like; the record says what was done
             result = _TASKS[job.spec.task](shared)
+            known = shared.contents()
     except Exception as problem:
         if of_the_place(problem):
             return f"{type(problem).__name__}: {first_line(problem)}"
         status, error = "failed", f"{type(problem).__name__}: {problem}\n{traceback.format_exc(limit=-3)}"
-    about = {**provenance(), "host": socket.gethostname(), "threads": job.spec.threads}
+    about = {**provenance(), **known, "host": socket.gethostname(), "threads": job.spec.threads}
     about |= {"seconds": {stage: round(seconds, 4) for stage, seconds in shared.seconds.items()}}
     about |= {"peak_memory_mb": peak_memory()}
     return Record(job.run_id, job.spec, status, result, error, about).to_dict()

@@ -139,6 +139,10 @@ class Shared:
             about = (spec.model, job.weights, spec.num_classes, seed, job.data, job.root, job.device)
             return _network(*about, job.weights_hash)
 
+    def contents(self) -> dict[str, str]:
+        """Hashes of the dense weights and of the images, whatever their files are called."""
+        return {"weights": _digest(self.model), "data": self.data.fingerprint}
+
     @cached_property
     def layers(self) -> Layers:
         return prunable_layers(self.model, **PAPER_LAYERS)

@@ -24,7 +24,7 @@ from pydantic import (
 from repairability._json import read_json
 from repairability._torch import MOST_SEED, MOST_THREADS
 from repairability.allocation import check_sparsity
-from repairability.detect import METHODS
+from repairability.detect import METHODS, RULES_OF
 from repairability.diagnostics import OBSERVE
 from repairability.errors import InputError, shortened, unknown
 from repairability.network.discover import FIRST_CONV
@@ -143,9 +143,10 @@ class RunSpec(Checked):
             if repair is not None:
                 get_repair(repair)
         _check_plain(self.options)
-        for rule in (self.rule,) if self.rule != AUTO else TRIED_RULES:
-            options = self.options if self.rule != AUTO else own_options(rule, TRIED_RULES, self.options)
-            get_rule(rule).check(options)
+        tried = TRIED_RULES if self.rule == AUTO else (self.rule,)
+        rules = tried if self.task == "prune" else RULES_OF[self.method]
+        for rule in rules:
+            get_rule(rule).check(own_options(rule, rules, self.options))
         if self.weights == TRAINED:
             check_trained(self.model, self.data, self.num_classes)
 

@@ -119,15 +119,20 @@ def read_study(path: str | Path) -> Study:
     return _read(Path(path), ())
 
 
-def _read(path: Path, above: tuple[Path, ...]) -> Study:
-    """`above` are the studies that stand on this one."""
+def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+    """A file's text, and what it says."""
     try:
         text = read_text(path)
-        content = tomllib.loads(text)
+        return text, tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:  # also of numbers with too many digits
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} is not TOML: {error}") from error
+
+
+def _read(path: Path, above: tuple[Path, ...]) -> Study:
+    """`above` are the studies that stand on this one."""
+    text, content = read_toml(path)
     try:
         if path.resolve() in above:
             raise InputError("runs_of leads back to the study itself")

@@ -38,8 +38,8 @@ class PruneConfig:
 
     grid: the sparsities to measure; "paper": the paper's seven, extended as far as the target needs; "auto": the same,
     but a target of 97.5 % or more brings all points up to 99.5 %.
-    observe: where damage is measured, "layer" or "norm". conditioned_on: the repair the diagnosis reckons with, if not
-    the one that is applied. options: the rule's own (solver, floor, pinned ...).
+    observe: where damage is measured, "layer", "norm" or "literal" (see `diagnose`). conditioned_on: the repair the
+    diagnosis reckons with, if not the one that is applied. options: the rule's own (solver, floor, pinned ...).
     types, skip, only: which layers may be pruned (see `prunable_layers`). count, batch_size: images for the statistics,
     and at a time. forward: how a batch goes into the model, (model, batch) -> output, where `model(batch)` or its like
     is not it. output, distance: which part of the output tells networks apart, and how, for a choice without labels
@@ -136,7 +136,7 @@ def grid_for(targets: Sequence[float], kind: str = "auto") -> tuple[float, ...]:
 
     "paper": as far as they need. But where the grid ends at the target, every layer must stand there, and a measured
     rule is `uniform`. So "auto" goes on to the last point once a target reaches the paper's own last one; below that a
-    longer grid helps one network and harms another (reproduction/pages/reproduction.md).
+    longer grid helps one network and harms another (reproduction/pages/choices.md).
     """
     if kind not in GRIDS:
         raise InputError(f"grid must be {' or '.join(map(repr, GRIDS))} or sparsities, not {kind!r}")

@@ -38,7 +38,7 @@ def renew(document: Path, studies: Studies) -> list[Renewal]:
     text = given.replace("\r\n", "\n")
     content, outdated = with_tables(text, studies, str(document))
     content = content.replace("\n", "\r\n") if "\r\n" in given else content  # what Windows wrote stays so
-    return [Renewal(document, content, outdated), *_figures(document, text, studies)]
+    return [Renewal(document, content, outdated), *figures(document, text, studies)]
 
 
 def with_tables(text: str, studies: Studies, name: str = "the document") -> tuple[str, list[str]]:
@@ -92,7 +92,7 @@ def _tables(mark: str, studies: Studies, where: str) -> str:
     return "\n" + "\n".join(map(to_markdown, tables))
 
 
-def _figures(document: Path, text: str, studies: Studies) -> list[Renewal]:
+def figures(document: Path, text: str, studies: Studies) -> list[Renewal]:
     """The pictures that a document shows; one that is no study's must be there already."""
     renewals = {}
     for link in (markdown or html for markdown, html in PICTURE.findall(text)):

@@ -9,7 +9,7 @@ from repairability.detect import METHODS, Transition
 from repairability.experiments.record import Record
 from repairability.report import charts
 from repairability.report.data import ReportData
-from repairability.report.sections.groups import data_name, done, file_name, model_name
+from repairability.report.sections.groups import data_name, done, ends, file_name, model_name, options_text
 from repairability.report.sections.section import Draw, Section
 from repairability.report.tables import interval, short_percent
 from repairability.tables import Table
@@ -18,14 +18,19 @@ from repairability.transition import Interval
 
 def detectors(records: Sequence[Record]) -> Section:
     """One line per run; the scores of each network's first seed as charts."""
-    rows = []
-    for record in done(records, "detect"):
+    rows, runs = [], done(records, "detect")
+    several = len({grid_text(record) for record in runs}) > 1
+    for record in runs:
         transition, spec = transition_of(record), record.spec
         collapse = "" if transition.collapse is None else short_percent(transition.collapse)
         verdict = "" if transition.core is None else "yes" if transition.informative else "no"
-        row = (model_name(spec.model), data_name(spec.data), spec.method, str(spec.seed), bounds(transition.core))
-        rows.append((*row, bounds(transition.broad), null_text(transition), verdict, collapse))
-    head = ("network", "data", "method", "seed", "core", "band", "null", "informative", "collapse")
+        row = (model_name(spec.model), data_name(spec.data), spec.method, str(spec.seed))
+        grid = (grid_text(record),) if several else ()
+        rows.append(
+            (*row, *grid, bounds(transition.core), bounds(transition.broad), null_text(transition), verdict, collapse)
+        )
+    grids = ("grid",) if several else ()
+    head = ("network", "data", "method", "seed", *grids, "core", "band", "null", "informative", "collapse")
     caption = (
         "Null: the share of the core that the detector also names without the information; from 0.5 on it carries none."
         if rows
@@ -38,6 +43,12 @@ def detectors(records: Sequence[Record]) -> Section:
 def transition_of(record: Record) -> Transition:
     """What a run detected."""
     return Transition.from_dict(record.result["transition"])
+
+
+def grid_text(record: Record) -> str:
+    """Which sparsities a run measured, and the rules' options: 'paper', 'auto, floor=0.0'."""
+    content = record.spec.to_dict()
+    return ", ".join(part for part in (ends(content["grid"]), options_text(content["options"])) if part)
 
 
 def bounds(core: Interval | None) -> str:
