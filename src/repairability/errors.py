@@ -72,7 +72,7 @@ def first_line(error: BaseException) -> str:
     """
     if advises_danger(error):
         return "it holds more than plain tensors and arrays, and such content might run code: it is not read"
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return cut((str(error).splitlines() or [type(error).__name__])[0], 300)
 
 
 def safe_cause(error: BaseException) -> BaseException | None:
@@ -82,7 +82,11 @@ def safe_cause(error: BaseException) -> BaseException | None:
 
 def shortened(value: object, most: int = 200) -> str:
     """How a value from somebody's file is repeated: as it is written, and not at any length."""
-    text = repr(value)
+    return cut(repr(value), most)
+
+
+def cut(text: str, most: int) -> str:
+    """A text, or its beginning where it is longer."""
     return text if len(text) <= most else f"{text[:most]}..."
 
 
