@@ -1,4 +1,4 @@
-"""How many hostile cases there are of each kind, as pytest collects them: `python tests/hostile/cases.py` prints them."""
+"""How many hostile cases there are of each kind, as pytest collects them: `python tests/hostile/cases.py`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cases_by_kind(names: Iterable[str]) -> Table:
 def about(file: Path) -> str:
     """The one line that a file of cases begins with."""
     words = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-    assert words and "\n" not in words, f"{file.name} begins with one line that says what it tries"
+    assert len(words.splitlines()) == 1, f"{file.name} begins with one line that says what it tries"
     return words
 
 

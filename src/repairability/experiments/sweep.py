@@ -9,7 +9,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from repairability.errors import InputError, check_whole
+from repairability.errors import InputError, check_whole, of_the_place
 from repairability.experiments.executors import Executor, InProcess
 from repairability.experiments.record import ForeignRecordError, Record
 from repairability.experiments.run import run_job
@@ -19,6 +19,9 @@ from repairability.experiments.study import Study
 
 IN_A_ROW = 3
 """So many runs one after the other without a record, and the sweep begins no more: it is not the runs that fail."""
+
+OPEN, UNREAD = "open", "unread"
+"""Of a run: it has no record; it has one that cannot be looked at just now."""
 
 
 @dataclass
@@ -66,17 +69,14 @@ def sweep(
     aside = store.write_study(replace(study, run_ids=tuple(ids)))
     if aside is not None:
         progress.problems.append(f"the store's file of study {study.name} was damaged; kept as {aside.name}")
-    pending = []
+    pending, to_run = [], {OPEN, "failed"} if retry_failed else {OPEN}
     for job in jobs:
         state = _state(store, job, progress)
-        if state == "open" or (state == "failed" and retry_failed):
+        if state in to_run:
             pending.append(job)
-        elif state == "done":
-            progress.known += 1
-        elif state == "failed":
-            progress.failed += 1
         else:
-            progress.foreign += 1
+            counter = {"done": "known", UNREAD: "open"}.get(state, state)
+            setattr(progress, counter, getattr(progress, counter) + 1)
     tell(progress)
     claims: dict[str, FileLock] = {}
     in_a_row = 0
@@ -94,9 +94,11 @@ def sweep(
                 if lock is None:
                     continue
                 waiting.remove(job)
-                if _state(store, job, progress) not in ("open", *(["failed"] if retry_failed else [])):
+                state = _state(store, job, progress)
+                if state not in to_run:
                     lock.release()
-                    progress.elsewhere += 1
+                    progress.open += state == UNREAD
+                    progress.elsewhere += state != UNREAD
                     tell(progress)
                     continue
                 claims[job.run_id] = lock
@@ -133,8 +135,8 @@ def sweep(
 
 
 def _state(store: Store, job: Job, progress: Progress) -> str:
-    """What there is of a job: "done", "failed", "foreign", or "open" where it is yet to be run. A damaged record is set
-    aside; what is wrong with one is said.
+    """What there is of a job: "done", "failed", "foreign", `UNREAD` where the place does not let us see, or `OPEN`. A
+    damaged record is set aside; what is wrong with one is said.
     """
     try:
         record = store.read(job.run_id)
@@ -142,7 +144,10 @@ def _state(store: Store, job: Job, progress: Progress) -> str:
         progress.problems.append(str(error))
         return "foreign"
     except InputError as error:
+        if of_the_place(error):
+            progress.problems.append(f"{error}; its run stays open")
+            return UNREAD
         aside = store.set_aside(job.run_id)
         progress.problems.append(f"{error}; kept as {aside.name} and run again")
-        return "open"
-    return "open" if record is None else record.status
+        return OPEN
+    return OPEN if record is None else record.status
