@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from repairability.errors import InputError, unknown, whole_of
+from repairability.errors import InputError, shortened, unknown, whole_of
 from repairability.naming import ByLayer, rows_by_layer
 from repairability.tables import Table, Tidy, percent
 
@@ -26,7 +26,7 @@ def target_count(totals: Iterable[int], sparsity: float) -> int:
 def check_sparsity(value: object, what: str = "sparsity") -> float:
     """`value` as a finite float in [0, 1], or an error that repeats it."""
     if isinstance(value, bool) or (not isinstance(value, (int, float)) and not hasattr(value, "__float__")):
-        raise InputError(f"{what} must be a number between 0 and 1, not {value!r}")
+        raise InputError(f"{what} must be a number between 0 and 1, not {shortened(value)}")
     try:
         number = float(value)
     except OverflowError:  # a whole number of hundreds of digits
@@ -124,13 +124,14 @@ class Allocation(Tidy, ByLayer[float]):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Allocation:
-        layers = rows_by_layer(data["layers"])
+        layers, target = rows_by_layer(data["layers"]), data["target"]
+        target = float(target) if isinstance(target, str) else target  # of a CSV
         return cls(
             {layer: row["sparsity"] for layer, row in layers.items()},
             {layer: whole_of(row["total"], f"the weights of layer {layer!r}") for layer, row in layers.items()},
             whole_of(data["n_all"], "n_all"),
             str(data["rule"]),
-            None if data["target"] is None else check_sparsity(float(data["target"]), "the target"),
+            None if target is None else check_sparsity(target, "the target"),
             None if data.get("parameters") is None else whole_of(data["parameters"], "parameters"),
         )
 

@@ -78,9 +78,9 @@ def first_line(error: BaseException) -> str:
     return shown((str(error).splitlines() or [type(error).__name__])[0])
 
 
-def shown(text: str) -> str:
-    """A name of somebody's in a message: all of it, but not pages of it."""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters)"
+def shown(text: str, most: int = _LONGEST) -> str:
+    """A text of somebody's in a message: all of it, but not pages of it."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
 def safe_cause(error: BaseException) -> BaseException | None:

@@ -59,13 +59,21 @@ class ByLayer(Mapping[str, Thing]):
         return len(self.by_layer())
 
 
+_LONGEST = 1000
+
+
+def layer_name(given: object) -> str:
+    """The name of a layer, as a file says it."""
+    if not isinstance(given, str) or len(given) > _LONGEST:
+        raise InputError(f"a layer has a name of at most {_LONGEST:,} letters, not {shortened(given)}")
+    return given
+
+
 def rows_by_layer(rows: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The rows of a file by the name of their layer; one without a name, or of a layer that was there, is refused."""
     layers: dict[str, Mapping[str, Any]] = {}
     for row in rows:
-        name = row["name"]
-        if not isinstance(name, str):
-            raise InputError(f"a layer has a name, not {shortened(name)}")
+        name = layer_name(row["name"])
         if name in layers:
             raise InputError(f"layer {shortened(name)} comes twice")
         layers[name] = row

@@ -155,7 +155,7 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     text that a spreadsheet would take for a formula has an apostrophe before it; `read_csv` takes it off.
     """
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    lines: list[list[Any]] = [columns, *([row.get(column, "") for column in columns] for row in rows)]
+    lines: list[list[object]] = [[*columns], *([row.get(column, "") for column in columns] for row in rows)]
     return "".join(f"{_csv_line(line)}\n" for line in lines)
 
 

@@ -14,6 +14,7 @@ import pytest
 from repairability import InputError
 from repairability.experiments import Files, Record, RunSpec, Store, StudyEntry, read_study, sweep
 from repairability.experiments import archive as archive_module
+from repairability.experiments import store as store_module
 from repairability.experiments.archive import RUNS, read_archive, read_studies, write_archive
 from repairability.experiments.record import RECORD_VERSION, ForeignRecordError, _digest
 from repairability.report.store import write_store_report
@@ -201,6 +202,26 @@ def test_a_damaged_record_is_kept_and_made_again(harm: str, again: tuple[Any, li
     assert record is not None
     assert whole is not None
     assert record.result == whole.result
+
+
+def test_a_record_that_cannot_be_looked_at_just_now(
+    again: tuple[Any, list[Any], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place fails, not the record: it is neither moved nor made again."""
+    study, jobs, store = again
+    file, read = store.path(jobs[2].run_id), store_module.read_text
+
+    def refused(path: Path) -> str:
+        if path == file:
+            raise InputError(f"cannot read {path}: Permission denied") from PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(store_module, "read_text", refused)
+    progress = sweep(study, jobs, store)
+    assert (progress.known, progress.open, progress.done, progress.left) == (5, 1, 0, 1)
+    assert "stays open" in progress.problems[0]
+    monkeypatch.undo()
+    assert sweep(study, jobs, store).known == 6
 
 
 def test_what_is_foreign_is_said_once_and_shown(

@@ -16,7 +16,7 @@ from repairability.allocation import Allocation
 from repairability.checkpoints.about import FileInfo
 from repairability.checkpoints.content import read_content, write_content
 from repairability.checkpoints.sparse import DENSE, EXACT
-from repairability.errors import InputError
+from repairability.errors import InputError, first_line, shortened
 from repairability.masks import Masks
 from repairability.models.weights import own_names, state_parts
 from repairability.network.discover import layers_named
@@ -98,8 +98,9 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> Checkpoint:
     file, header = content.file, content.header
     try:
         allocation = Allocation.from_dict(header["allocation"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{file} does not say how it was pruned: its header has no allocation ({error!r})") from error
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        words = f"{file} does not say how it was pruned: its header has no allocation"
+        raise InputError(f"{words} ({shortened(error)})") from error
     loaded = copy_of(model)
     own, extra = loaded.state_dict(), dict(header.get("extra", {}))
     names = own_names({name: name for name in content.forms()}, own)  # ours -> the file's
@@ -112,7 +113,10 @@ def load(path: str | os.PathLike[str], model: nn.Module) -> Checkpoint:
     state: OrderedDict[str, Any] = OrderedDict((name, content.tensor(given)) for name, given in names.items())
     state.update(extra)
     state._metadata = OrderedDict(header.get("modules", {}))  # type: ignore[attr-defined]
-    loaded.load_state_dict(state)
+    try:
+        loaded.load_state_dict(state)
+    except Exception as error:  # whatever a module makes of a state that is none of its own
+        raise InputError(f"{file} does not fit {type(loaded).__name__}: {first_line(error)}") from error
     check_finite(loaded, str(file))
     return Checkpoint(loaded, allocation, header)
 

@@ -20,16 +20,19 @@ from torch import Tensor
 from repairability._files import write_atomically
 from repairability._json import defined, read_json
 from repairability._torch import holds_nan
+from repairability.allocation import check_sparsity
 from repairability.checkpoints.about import FileInfo
 from repairability.checkpoints.positions import Bytes
 from repairability.checkpoints.sparse import DENSE, EXACT, VALUES, Coded, Row, dense_rows, pack, unpack
-from repairability.errors import InputError, first_line, shown, unknown
+from repairability.errors import InputError, first_line, shortened, shown, unknown
 
 KEY = "repairability"
 SPARSE = "sparse"
 FORMATS = (DENSE, SPARSE)
 _MARKS = {"repairability-1": DENSE, "repairability-sparse-1": SPARSE}
 _PARTS = ("header", "positions", "values")
+_SHARES, _MAPPINGS = ("target", "sparsity", "global_sparsity"), ("extra", "modules", "rounded")
+"""What a header may say in numbers between 0 and 1, and what in mappings."""
 _LONGEST = 2**26
 """Bytes of a header, beyond which a file is not believed."""
 
@@ -120,15 +123,28 @@ def read_content(path: str | os.PathLike[str]) -> Content:
     size = file.stat().st_size
     if format == SPARSE:
         return _sparse_content(file, about.get("digest"), tensors, size)
-    header = _mapping(file, about.get("header"))
+    header = _header(file, about.get("header"))
     if about.get("digest") != dense_digest(header, tensors):
         raise InputError(f"{file} was changed after it was written: header and tensors do not match its digest")
     return Content(file, DENSE, header, dense_rows(tensors), size, tensors.__getitem__)
 
 
-def _mapping(file: Path, header: object) -> dict[str, Any]:
+def _header(file: Path, header: object) -> dict[str, Any]:
+    """What a file says of itself, which is not believed unseen."""
     if not isinstance(header, dict):
         raise InputError(f"{file} has a header that cannot be read: it is a {type(header).__name__}")
+    try:
+        for name in _SHARES:
+            if header.get(name) is not None:
+                check_sparsity(header[name], name)
+        parts = {name: header.get(name, {}) for name in _MAPPINGS}
+        for name, part in (*parts.items(), *parts["modules"].items()):
+            if not isinstance(part, dict):
+                raise InputError(f"{name} is {shortened(part)}")
+        if not 0 <= parts["rounded"].get("error", 0.0) < 1e9:
+            raise InputError(f"rounded is {shortened(parts['rounded'])}")
+    except (InputError, TypeError, AttributeError) as error:
+        raise InputError(f"{file} has a header that cannot be read: {first_line(error)}") from error
     return header
 
 
@@ -178,7 +194,7 @@ def _sparse_content(file: Path, digest: object, parts: Mapping[str, Tensor], siz
         told, rows = index["header"], tuple(Row.of(row) for row in index["tensors"])
     except (zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{file} has a header that cannot be read: {first_line(error)}") from error
-    header = _mapping(file, told)
+    header = _header(file, told)
     values, positions = (parts[name].numpy() for name in ("values", "positions"))
     places: dict[str, tuple[Row, Bytes, Bytes]] = {}
     at_value = at_position = 0

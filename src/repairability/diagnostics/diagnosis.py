@@ -11,6 +11,7 @@ import numpy as np
 from repairability.curves import MEASURES, OUTPUT, Curves, FloatArray
 from repairability.diagnostics.scan import LITERAL
 from repairability.errors import InputError, unknown, whole_of
+from repairability.naming import layer_name
 from repairability.repairs import Statistics
 from repairability.tables import Table, Tidy
 
@@ -83,7 +84,7 @@ class Diagnosis(Tidy):
     def of_rows(cls, rows: Sequence[Mapping[str, Any]]) -> Diagnosis:
         layers: dict[str, list[Mapping[str, Any]]] = {}
         for row in rows:
-            layers.setdefault(str(row["layer"]), []).append(row)
+            layers.setdefault(layer_name(row["layer"]), []).append(row)
 
         def column(name: str) -> dict[str, FloatArray]:
             return {layer: np.array([float(row[name]) for row in own]) for layer, own in layers.items()}

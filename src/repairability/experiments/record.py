@@ -14,7 +14,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from repairability._json import defined
 from repairability.detect import Transition
-from repairability.errors import InputError
+from repairability.errors import MOST_COUNT, InputError
 from repairability.experiments.spec import RunSpec, read_as
 from repairability.tables import reading
 
@@ -22,7 +22,7 @@ OPEN = with_config(ConfigDict(extra="allow", strict=True, allow_inf_nan=False))
 """Keys that nobody knows are kept; a text is no number."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 
 
 @OPEN
@@ -47,8 +47,8 @@ class PrunedFigures(TypedDict):
     agreement: NotRequired[AgreementFigures | None]
     projections: NotRequired[list[str] | None]
     allocation: NotRequired[dict[str, Share]]
-    totals: NotRequired[dict[str, int]]
-    n_all: NotRequired[int]
+    totals: NotRequired[dict[str, Count]]
+    n_all: NotRequired[Count]
 
 
 @OPEN

@@ -120,7 +120,7 @@ class RunSpec(Checked):
         listed = value if isinstance(value, (list, tuple)) else [value]
         truth = info.field_name is not None and cls.model_fields[info.field_name].annotation is bool
         if not truth and any(isinstance(item, bool) for item in listed):
-            raise InputError(f"{info.field_name} takes no true or false: {value!r}")
+            raise InputError(f"{info.field_name} takes no true or false: {shortened(value)}")
         return value
 
     def model_post_init(self, _: Any) -> None:
@@ -128,7 +128,7 @@ class RunSpec(Checked):
         for name, points in (("grid", self.grid), ("sweep", self.sweep)):
             rising = points is None or isinstance(points, str) or all(a < b for a, b in itertools.pairwise(points))
             if not rising or points == ():
-                raise InputError(f"{name} must rise and not be empty: {list(points or ())}")
+                raise InputError(f"{name} must rise and not be empty: {shortened(list(points or ()))}")
         for sparsity in (*(() if isinstance(self.grid, str) else self.grid), *(self.sweep or ())):
             check_sparsity(sparsity, "a sparsity of the grid or sweep")
         for kind, given, known in (

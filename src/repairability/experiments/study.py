@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from repairability._files import check_name, read_text
 from repairability._json import read_json
-from repairability.errors import InputError
+from repairability.errors import InputError, first_line, shown
 from repairability.experiments.spec import Checked, RunSpec, read_as
 from repairability.naming import named
 from repairability.scores import get_score
@@ -127,7 +127,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:  # also of numbers with too many digits
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} is not TOML: {error}") from error
+        raise InputError(f"{path} is not TOML: {first_line(error)}") from error
 
 
 def _read(path: Path, above: tuple[Path, ...]) -> Study:
@@ -141,7 +141,7 @@ def _read(path: Path, above: tuple[Path, ...]) -> Study:
         specs = _unique([*file.cells(), *(spec for study in others for spec in study.specs)])
         return Study(check_name(path.stem), file.title or path.stem, file.shown_by(), file.about, (), specs=specs)
     except InputError as error:
-        raise InputError(f"{path}{_line(text, str(error))}: {error}") from error
+        raise InputError(f"{path}{_line(text, str(error))}: {shown(str(error), 800)}") from error
 
 
 def _line(text: str, message: str) -> str:

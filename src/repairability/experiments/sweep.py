@@ -9,7 +9,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from repairability.errors import InputError, check_whole
+from repairability.errors import InputError, check_whole, of_the_place
 from repairability.experiments.executors import Executor, InProcess
 from repairability.experiments.record import ForeignRecordError, Record
 from repairability.experiments.run import run_job
@@ -85,6 +85,8 @@ def sweep(
         state, problem = _state(store, job.run_id)
         if state in wanted:
             pending.append(job)
+        elif state == "unread":
+            progress.leave_open(job.run_id, problem)
         elif state == "foreign":
             progress.problems.append(problem)
             progress.foreign += 1
@@ -112,7 +114,10 @@ def sweep(
                     progress.problems.append(f"{problem}; kept as {store.set_aside(job.run_id).name} and run again")
                 if state not in wanted:
                     lock.release()
-                    progress.settle(job.run_id, "elsewhere")
+                    if state == "unread":
+                        progress.leave_open(job.run_id, problem)
+                    else:
+                        progress.settle(job.run_id, "elsewhere")
                     tell(progress)
                     continue
                 claims[job.run_id] = lock
@@ -148,20 +153,20 @@ def sweep(
         store.write_study(entry, part=part)
     for run_id in list(progress.settled):
         state, problem = _state(store, run_id)
-        if state in ("open", "damaged"):
+        if state in ("open", "damaged", "unread"):
             progress.reopen(run_id, problem or "its record is gone")
     tell(progress)
     return progress
 
 
 def _state(store: Store, run_id: str) -> tuple[str, str]:
-    """What there is of a run: "done" or "failed" (its record), "open" (none), "foreign" or "damaged"; and of the last
-    two, what is wrong.
+    """What there is of a run: "done" or "failed" (its record), "open" (none), "foreign", "damaged", or "unread" where
+    the place does not let us see; and of these three, what is wrong.
     """
     try:
         record = store.read(run_id)
     except ForeignRecordError as error:
         return "foreign", str(error)
     except InputError as error:
-        return "damaged", str(error)
+        return "unread" if of_the_place(error) else "damaged", str(error)
     return "open" if record is None else record.status, ""

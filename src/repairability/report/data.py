@@ -12,7 +12,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from repairability.allocation import Allocation, check_sparsity
 from repairability.diagnostics import Diagnosis
-from repairability.errors import InputError, shortened
+from repairability.errors import MOST_COUNT, InputError, shortened
 from repairability.report import tables
 from repairability.tables import Table, Value
 
@@ -22,7 +22,7 @@ OPEN = with_config(ConfigDict(extra="allow"))
 Fraction = Annotated[float, Field(ge=0, le=1, strict=True, allow_inf_nan=False)]
 Sparsity = Annotated[float, BeforeValidator(check_sparsity)]
 Score = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Images = Annotated[int, Field(ge=1, strict=True)]
+Images = Annotated[int, Field(ge=1, le=MOST_COUNT, strict=True)]
 Bounds = Annotated[list[Sparsity], Field(min_length=2, max_length=2)]
 
 
