@@ -63,7 +63,9 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         raise InputError(f"no weights file at {shown(str(file))}")
     safe = file.suffix == ".safetensors"
     try:
-        content: Any = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of pickles that it then refuses
+            content: Any = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever foreign bytes lead their readers to
         wanted = "safetensors" if safe else "torch (read without running code from it), and not called .safetensors"
         raise InputError(f"cannot read weights from {file}: it is damaged, or no file of {wanted}") from error
