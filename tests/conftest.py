@@ -8,12 +8,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,3 +181,26 @@ def folder(inputs: Path, tmp_path: Path) -> Path:
 def interruptible() -> None:
     """For a subprocess that a test interrupts: tests run in the background hand "ignore SIGINT" to their children."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+PATIENCE = 30.0
+"""Seconds after which something hangs; nothing takes one."""
+
+
+def apart(function: Callable[[], Any]) -> BaseException | None:
+    """Run it in a thread, so that a hang is a failure; what it raised, without the frames that it went through."""
+    raised: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:
+            raised.append(error.with_traceback(None))
+        else:
+            raised.append(None)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert raised, "it hangs"
+    return raised[0]

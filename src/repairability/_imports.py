@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from repairability.errors import InputError, first_line, safe_cause, unknown
+from repairability.errors import InputError, first_line, safe_cause, shown, unknown
 
 
 def imported(name: str, what: str) -> Any:
@@ -17,8 +17,8 @@ def imported(name: str, what: str) -> Any:
         value: Any = importlib.import_module(module_name)
     except Exception as error:  # whatever the user's own module raises
         kind = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
-        words = f"cannot import {module_name!r} for the {what} {name!r}: {kind}{first_line(error)}"
-        raise InputError(words) from safe_cause(error)
+        words = f"cannot import {shown(module_name)!r} for the {what} {shown(name)!r}"
+        raise InputError(f"{words}: {kind}{first_line(error)}") from safe_cause(error)
     for part in path.split("."):
         if not hasattr(value, part):
             raise unknown(f"name in {module_name}", path, [known for known in dir(value) if not known.startswith("_")])

@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from conftest import PATIENCE, apart
 from networks import Residual
 from repairability import PruneConfig, create_model, diagnose, prune
 from repairability._torch import alone, evaluating, modes, random_state, workers
@@ -33,8 +34,6 @@ exact_module = importlib.import_module("repairability.solvers.exact")
 
 IMAGES = torch.randn(60, 3, 9, 9, generator=torch.Generator().manual_seed(3))
 BATCHES = list(torch.randn(10, 3, 9, 9, generator=torch.Generator().manual_seed(1)).split(4))
-PATIENCE = 30.0
-"""Seconds after which something hangs; nothing here takes one."""
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
@@ -44,25 +43,6 @@ def eventually(condition: Callable[[], bool]) -> bool:
         gc.collect()
         time.sleep(0.002)
     return condition()
-
-
-def apart(function: Callable[[], Any]) -> BaseException | None:
-    """Run it in a thread, so that a hang is a failure; what it raised, without the frames that it went through."""
-    raised: list[BaseException | None] = []
-
-    def run() -> None:
-        try:
-            function()
-        except BaseException as error:
-            raised.append(error.with_traceback(None))
-        else:
-            raised.append(None)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(PATIENCE)
-    assert raised, "it hangs"
-    return raised[0]
 
 
 @contextlib.contextmanager
