@@ -85,11 +85,12 @@ class Warm:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=settings)
 
-    def sweep(self, place: Path, store: Path, executor: str) -> Driver:
+    def sweep(self, place: Path, store: Path, executor: str, workers: int) -> Driver:
         """`repairability sweep` in a folder of its own below the place."""
         folder = place / f"driver-{len(list(place.glob('driver-*')))}"
         folder.mkdir()
         arguments = ["sweep", str(place / "struck.toml"), "--store", str(store), "--executor", executor, "--json"]
+        arguments += ["--workers", str(workers)]
         request = {"arguments": arguments, "environment": {"FAULTS": str(place)}, "folder": str(folder)}
         assert self.process.stdin is not None
         assert self.process.stdout is not None

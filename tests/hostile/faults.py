@@ -55,6 +55,10 @@ class Round:
     def __str__(self) -> str:
         return f"{self.kind}, {self.executor}, {self.seed}"
 
+    def begin(self, warm: Warm, place: Path, store: Path) -> Driver:
+        """Its sweep; a second worker matters only beside one that dies."""
+        return warm.sweep(place, store, self.executor, 2 if self.kind == "worker killed" else 1)
+
 
 ROUNDS = {
     "ray": {"driver killed": 1, "worker killed": 1, "node killed": 2},
@@ -217,7 +221,7 @@ ENDS: dict[str, tuple[int | None, ...]] = {
 def strike(warm: Warm, this: Round, place: Path, store: Path) -> Struck | None:
     """Begin a sweep and strike it after some records, or before the first; none where it came too late."""
     (place / "struck.toml").write_text(STUDY, encoding="utf-8")
-    struck = Struck(warm.sweep(place, store, this.executor), store, this.seed, random.Random(f"{this} {place.name}"))
+    struck = Struck(this.begin(warm, place, store), store, this.seed, random.Random(f"{this} {place.name}"))
     after = struck.chance.randrange(RUNS - 1)
     await_any(struck.driver, lambda: [None] if len(struck.records()) >= after else [])
     struck.driver.ended(struck.chance.random() * (0.1 if after else START[this.executor]))
@@ -243,12 +247,12 @@ def run_round(warm: Warm, this: Round, place: Path, disk: Path, calm: dict[str, 
     else:
         raise AssertionError("the fault always came too late")
     for _ in range(10 if this.executor == "ray" else 1):  # on a busy machine a cluster may be too slow to begin
-        code, out, err = warm.sweep(attempt, store, this.executor).end()
+        code, out, err = this.begin(warm, attempt, store).end()
         assert "Traceback" not in err, err
         if code == 0:
             break
     assert (code, json.loads(out or "{}").get("left")) == (0, 0), err
-    code, out, err = warm.sweep(attempt, store, this.executor).end()
+    code, out, err = this.begin(warm, attempt, store).end()
     assert code == 0, err
     counts = json.loads(out)
     assert (counts["known"], counts["done"], counts["problems"]) == (RUNS, 0, []), counts

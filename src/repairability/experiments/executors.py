@@ -1,9 +1,9 @@
 """Where jobs run: in this process, in local processes, or on a Ray cluster. One verb: run(function, jobs).
 
 `function` is a module-level function from a plain dict to a plain dict, or to the reason, as text, why there is no
-result. `jobs` is asked for the next job when there is
-room for it, and answers None when there is none just now. Each executor yields (job, result), in the order in which
-they end; a worker that died too often is such a reason too. A worker's death is charged to its own job.
+result. `jobs` is asked for the next job when there is room for it, and answers None when there is none just now. Each
+executor yields (job, result), in the order in which they end; a worker that died too often is such a reason too. A
+worker's death is charged to its own job.
 """
 
 from __future__ import annotations
@@ -80,10 +80,12 @@ class Processes:
     def run(self, function: Function, jobs: Jobs) -> Results:
         team = Team(function)
         with ThreadPoolExecutor(self.workers) as threads:
+
+            def submit(job: JobContent) -> Future[Result]:
+                return threads.submit(team.run, job)
+
             try:
-                yield from _outcomes(
-                    jobs, lambda job: threads.submit(team.run, job), lambda: self.workers, self.attempts, (WorkerDied,)
-                )
+                yield from _outcomes(jobs, submit, lambda: self.workers, self.attempts, (WorkerDied,))
             finally:
                 team.stop()
 
@@ -91,7 +93,8 @@ class Processes:
 @dataclass(frozen=True)
 class RayCluster:
     """A Ray cluster: `address` of a running one ("auto": the one this machine belongs to), or None for a fresh local
-    one. Each job takes its spec's threads as CPUs; a job whose machine dies is tried again elsewhere.
+    one. Each job takes its spec's threads as CPUs; a job whose machine dies is tried again elsewhere. Where the head of
+    the cluster dies, the sweep ends, by its own word or by Ray's.
     """
 
     address: str | None = None

@@ -74,8 +74,9 @@ class Team:
         with self.changing:
             while self.idle:
                 worker = self.idle.pop()
-                if worker.process.is_alive():  # one that died without a job costs no job an attempt
+                if worker.process.is_alive():
                     return worker
+                self.all.remove(worker)  # it died, its job with it or without one: that costs no other job an attempt
             if self.stopped:
                 raise WorkerDied("the sweep ends")
             self.all.append(Worker(self.function))
@@ -87,9 +88,10 @@ class Team:
             with self.changing:
                 self.stopped = True
                 self.idle.clear()
-            for worker in self.all:
+            workers = list(self.all)
+            for worker in workers:
                 worker.process.terminate()
-            for worker in self.all:
+            for worker in workers:
                 worker.process.join(PATIENCE)
                 worker.kill()
 
