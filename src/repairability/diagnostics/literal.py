@@ -18,7 +18,7 @@ from repairability.allocation import Allocation
 from repairability.calibration import CalibrationSet
 from repairability.curves import FloatArray
 from repairability.masks import apply_masks_, make_masks
-from repairability.network.batches import Batch, sample_count
+from repairability.network.batches import sample_count
 from repairability.network.calls import Call
 from repairability.network.layers import Layers
 from repairability.network.watching import Watching
@@ -34,31 +34,29 @@ def literal_residuals(
     """
     statistics = measure_statistics(model, layers, calibration) if repair.needs_statistics else {}
     residuals = {layer.name: np.zeros(len(grid[layer.name])) for layer in layers}
-    cells = [(layer, k, s) for layer in layers for k, s in enumerate(grid[layer.name])]
-    for layer, k, s in track(cells, "repairing single-layer networks", len(cells)):
+    for layer in track(layers, "repairing single-layer networks", len(layers)):
         one = layers.subset([layer.name])
-        plan = Allocation({layer.name: float(s)}, {layer.name: layer.total}, layer.total)
-        if plan.pruned(layer.name):
-            network = copy_of(model)
-            apply_masks_(network, make_masks(one, plan))
-            repair(RepairContext(network, one.on(network), model, calibration, statistics))
-            residuals[layer.name][k] = _distance(model, network, one, calibration)
+        wanted = _outputs(model, one, calibration)
+        for k, s in enumerate(grid[layer.name]):
+            plan = Allocation({layer.name: float(s)}, {layer.name: layer.total}, layer.total)
+            if plan.pruned(layer.name):
+                network = copy_of(model)
+                apply_masks_(network, make_masks(one, plan))
+                repair(RepairContext(network, one.on(network), model, calibration, statistics))
+                residuals[layer.name][k] = _distance(wanted, _outputs(network, one, calibration))
     return residuals
 
 
-def _distance(dense: nn.Module, repaired: nn.Module, one: Layers, calibration: CalibrationSet) -> float:
-    """d(a, b) (eq:distance) between the outputs of one layer in two networks, over the statistics' images."""
-    (layer,) = one
-    sums = ChannelSums(1, layer.outputs)
-    for batch in calibration.batches(dense):
-        a, b = (_outputs(network, one, batch, calibration) for network in (dense, repaired))
-        for wanted, found in zip(a, b, strict=True):
-            sums.update(wanted, found[None])
+def _distance(dense: Sequence[Tensor], repaired: Sequence[Tensor]) -> float:
+    """d(a, b) (eq:distance) between two networks' outputs of one layer."""
+    sums = ChannelSums(1, dense[0].shape[1])
+    for wanted, found in zip(dense, repaired, strict=True):
+        sums.update(wanted, found[None])
     return float(sums.distance()[0])
 
 
-def _outputs(model: nn.Module, one: Layers, batch: Batch, calibration: CalibrationSet) -> list[Tensor]:
-    """The layer's outputs [N, C, P], one for each time that a pass reaches it."""
+def _outputs(model: nn.Module, one: Layers, calibration: CalibrationSet) -> list[Tensor]:
+    """The layer's outputs [N, C, P] over the statistics' images, one for each time that a pass reaches it."""
     outputs: list[Tensor] = []
 
     def kept(call: Call) -> Tensor:
@@ -66,7 +64,9 @@ def _outputs(model: nn.Module, one: Layers, batch: Batch, calibration: Calibrati
         outputs.append(call.channels(output).detach().clone())
         return output
 
-    samples = sample_count(batch)
-    with evaluating(model) as network, Watching(network, one.on(network), kept, samples=samples):
-        calibration.run(network, batch)
+    with evaluating(model) as network:
+        own = one.on(network)
+        for batch in calibration.batches(model):
+            with Watching(network, own, kept, samples=sample_count(batch)):
+                calibration.run(network, batch)
     return outputs

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from repairability._files import check_name, read_text
 from repairability._json import read_json
+from repairability.diagnostics.scan import LITERAL
 from repairability.errors import InputError, first_line, shown
 from repairability.experiments.spec import Checked, RunSpec, read_as
 from repairability.naming import named
@@ -193,6 +194,8 @@ def _smoked(spec: RunSpec) -> RunSpec:
     values |= {"test_images": SMOKE_IMAGES, "null": False, "threads": 1}
     if spec.task == "detect":
         values |= {"sweep": [0.9, 0.95]}
+    if spec.observe == LITERAL:
+        values |= {"grid": [0.7, 0.975]}  # a repair for each layer and level
     if spec.weights != TRAINED:
         classes = 10 if spec.num_classes is None else spec.num_classes
         values |= {"weights": None, "data": f"random:{classes}", "image_size": None, "num_classes": classes}
