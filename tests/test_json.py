@@ -25,10 +25,10 @@ def test_what_is_not_finite_is_null() -> None:
 
 def test_finite_content_comes_back_as_it_was() -> None:
     given = {"a": [1, 0.1 + 0.2, "\u00fc", None], "b": {"c": True}}
-    for text in (strict_json(given), strict_json(given, indent=1), strict_json(given, compact=True)):
+    for text in (strict_json(given), strict_json(given, indent=1), strict_json(given, indent=None)):
         assert read_json(text) == given
     assert strict_json(given, indent=1) == json.dumps(given, indent=1)
-    assert strict_json(given, compact=True) == json.dumps(given, separators=(",", ":"))
+    assert strict_json(given, indent=None) == json.dumps(given, separators=(",", ":"))
 
 
 REFUSED = [

@@ -7,20 +7,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from repairability.errors import InputError, shortened
+from repairability.errors import InputError, first_twice, shortened
 
 DEEPEST = 64
 """Levels of nesting, beyond which a text is not believed; ours have a dozen."""
 
 
-def strict_json(
-    content: object, *, indent: int | None = 2, compact: bool = False, default: Callable[[Any], Any] | None = None
-) -> str:
-    """Plain content as JSON: a number that is not finite is null, since JSON has no word for it."""
-    separators = (",", ":") if compact else None
-    return json.dumps(
-        defined(content), indent=None if compact else indent, separators=separators, default=default, allow_nan=False
-    )
+def strict_json(content: object, *, indent: int | None = 2, default: Callable[[Any], Any] | None = None) -> str:
+    """Plain content as JSON, without an indent as short as it can be: a number that is not finite is null, since JSON
+    has no word for it.
+    """
+    separators = (",", ":") if indent is None else None
+    return json.dumps(defined(content), indent=indent, separators=separators, default=default, allow_nan=False)
 
 
 def defined(content: Any) -> Any:
@@ -56,12 +54,10 @@ _TOO_DEEP = f"this is not JSON that can be read: it is nested more than {DEEPEST
 
 
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+    twice = first_twice(key for key, _ in pairs)
+    if twice is not None:
         raise InputError(f"this JSON says {shortened(twice)} twice in one object")
-    return content
+    return dict(pairs)
 
 
 def _check_depth(content: Any) -> None:

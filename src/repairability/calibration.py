@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as trees
 
-from repairability._torch import generator_of, take_threads, unwrapped
+from repairability._torch import evaluating, generator_of, take_threads, unwrapped
 from repairability.errors import InputError
 from repairability.network.batches import (
+    PROBE,
     Batch,
     Forward,
     arguments,
@@ -149,6 +150,11 @@ class CalibrationSet:
     def run(self, network: nn.Module, batch: Batch) -> Any:
         """One forward pass of a batch of this set."""
         return run(network, batch, self.forward)
+
+    def few_outputs(self, model: nn.Module) -> Any:
+        """What a network makes of the first few samples; it is only read."""
+        with evaluating(model) as network:
+            return self.run(network, next(self.first(network, PROBE, PROBE)))
 
     def batches(self, model: nn.Module) -> Iterator[Batch]:
         """The statistics' samples, on the model's device and in its dtype."""

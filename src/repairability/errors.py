@@ -105,6 +105,16 @@ def check_whole(value: object, what: str, least: int, most: int | None = None) -
     return number
 
 
+def first_twice(names: Iterable[str]) -> str | None:
+    """The first name that was there before."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
+
+
 MOST_COUNT = 2**62
 """What a file says beyond that is no count of anything."""
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from typing_extensions import Self
 
 from repairability._json import read_json, strict_json
-from repairability.errors import InputError, MissingExtraError, RepairabilityError, shortened
+from repairability.errors import InputError, MissingExtraError, RepairabilityError, first_twice, shortened
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def read_csv(text: str) -> list[dict[str, str]]:
     except csv.Error as error:
         raise InputError(f"this is not CSV: {error}") from error
     columns, *cells = [[_as_it_was(cell) for cell in line] for line in lines] or [[]]
-    if twice := next((column for column in columns if columns.count(column) > 1), None):
+    if (twice := first_twice(columns)) is not None:
         raise InputError(f"this CSV has the column {shortened(twice)} twice")
     for number, row in enumerate(cells, 1):
         if len(row) != len(columns):

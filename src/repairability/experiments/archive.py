@@ -10,14 +10,13 @@ import io
 import json
 import os
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from repairability._files import make_folder, write_atomically
 from repairability._json import read_json, strict_json
-from repairability.errors import InputError, first_line, shortened
+from repairability.errors import InputError, first_line, first_twice, shortened
 from repairability.experiments.record import Record
 from repairability.experiments.spec import plain, read_as
 from repairability.experiments.store import Store
@@ -54,7 +53,7 @@ def write_archive(store: Store, folder: Path) -> list[Path]:
     if not kept:
         raise InputError(f"{store.folder} has no runs to archive ({len(records)} of smoke studies)")
     lines = [{"study": plain(entry)} for entry in studies] + [{"record": _archived(record)} for record in kept]
-    text = "".join(strict_json(line, compact=True) + "\n" for line in lines)
+    text = "".join(strict_json(line, indent=None) + "\n" for line in lines)
     make_folder(folder)
     write_atomically(folder / RUNS, gzip.compress(text.encode(), mtime=0))
     return [folder / RUNS]
@@ -73,9 +72,8 @@ def read_archive(folder: Path) -> tuple[list[StudyEntry], dict[str, Record]]:
         studies = [read_as(StudyEntry, line["study"]) for line in lines if "study" in line]
         records = [Record.of(line["record"]) for line in lines if "study" not in line]
         for names in ([study.name for study in studies], [record.run_id for record in records]):
-            for name, times in Counter(names).items():
-                if times > 1:
-                    raise InputError(f"{shortened(name)} comes {times} times")
+            if (twice := first_twice(names)) is not None:
+                raise InputError(f"{shortened(twice)} comes twice")
         if not records:
             raise ValueError("it holds no run")
     except (OSError, EOFError, zlib.error, ValueError, TypeError, KeyError) as error:
@@ -116,5 +114,5 @@ def copy_known(records: Mapping[str, Record], store: Store, run_ids: Iterable[st
 
 def _archived(record: Record) -> Any:
     provenance = {name: value for name, value in record.provenance.items() if name != "host"}
-    text = strict_json({**record.content(), "provenance": provenance}, compact=True)
+    text = strict_json({**record.content(), "provenance": provenance}, indent=None)
     return json.loads(text, parse_float=lambda figure: float(f"{float(figure):.{DIGITS}g}"))

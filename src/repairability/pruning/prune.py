@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
 
 from torch import nn
 
-from repairability._torch import broken_tensors, check_finite, check_output, copy_of, evaluating
+from repairability._torch import broken_tensors, check_finite, check_output, copy_of
 from repairability.allocation import Allocation, check_sparsity
 from repairability.calibration import CalibrationSet, Images
 from repairability.curves import Curves
@@ -16,7 +15,7 @@ from repairability.deploy.pricing import multiply_adds
 from repairability.diagnostics import Diagnosis
 from repairability.errors import InputError
 from repairability.masks import apply_masks_
-from repairability.network.batches import PROBE, Forward
+from repairability.network.batches import Forward
 from repairability.network.discover import layers_named
 from repairability.network.layers import Layers
 from repairability.prices import Prices
@@ -159,7 +158,7 @@ class Session:
         curves: Diagnosis | Curves | None = None,
     ) -> None:
         check_finite(model)
-        check_output(_few_outputs(model, calibration))
+        check_output(calibration.few_outputs(model))
         self.model, self.layers, self.calibration = model, layers, calibration
         self.targets, self.config, self.given = targets, config, curves
         self.spent: dict[str, float] = {}
@@ -246,13 +245,7 @@ def _check_repaired(pruned: nn.Module, calibration: CalibrationSet, repair: str)
     """A repair that leaves nan or inf, in the network or in what it puts out, is an error, never a result."""
     for name in broken_tensors(pruned):
         raise InputError(f"repair {repair!r} left nan or inf in {name}: these images do not bear it")
-    check_output(_few_outputs(pruned, calibration), f"the network that repair {repair!r} left")
-
-
-def _few_outputs(model: nn.Module, calibration: CalibrationSet) -> Any:
-    """What it makes of the first few samples."""
-    with evaluating(model) as network:
-        return calibration.run(network, next(calibration.first(network, PROBE, PROBE)))
+    check_output(calibration.few_outputs(pruned), f"the network that repair {repair!r} left")
 
 
 def _used(recipe: Recipe) -> bool:
