@@ -141,8 +141,9 @@ def page(cases: Sequence[Case], soak: Mapping[str, Any] | None, command: str) ->
         f"{len(cases)} cases: {words}. Written by `{command}`, {datetime.now(timezone.utc):%Y-%m-%d}; commit "
         f"{about['commit']}, Python {about['python']}, torch {about['torch']}, {about['hardware']}.",
         *("", "## Hostile cases", "", to_markdown(table_of_cases(cases))),
-        *("## Faults in a sweep", "", to_markdown(table_of_rounds(cases))),
     ]
+    if any(ROUND.fullmatch(case.name) for case in cases):
+        text += ["## Faults in a sweep", "", to_markdown(table_of_rounds(cases))]
     if soak is not None:
         text += ["## The soak", "", "Prunes of mixed kinds, one after the other in one process.", ""]
         text.append(to_markdown(table_of_soak(soak)))
