@@ -37,6 +37,15 @@ def test_the_pages_are_what_the_records_say(made: list[Renewal]) -> None:
     assert {file.name for file in (HERE / "pages").glob("*.md")} == {page.name for page in pages()} - {"README.md"}
 
 
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+    files = re.findall(r"`((?:docs|benchmarks|tests|reproduction)/[\w./]*\w)`", text)
+    assert [name for name in files if not (HERE.parent / name).exists()] == []
+
+
 def test_the_figures_are_what_the_records_draw(made: list[Renewal]) -> None:
     """To the byte, where the same libraries drew them."""
     drawn = {each.path.resolve(): each for each in made if isinstance(each.content, bytes)}

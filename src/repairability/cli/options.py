@@ -32,7 +32,7 @@ REPAIRS = (
     "none, cr, cr-simultaneous, cr-median, cr-mean, cr-small-mean, affine, affine-moments, bn, bn-cumulative, "
     "bn-short, reconstruct, reconstruct-all, rectified, match, match-flips, match-crops"
 )
-OBSERVED = "layer, norm, norm-or-layer"
+OBSERVED = "layer, norm, norm-or-layer, literal"
 METHODS = "cts, agreement"
 EXECUTORS = "local, processes, ray"
 FILE_FORMATS = "dense, sparse"
