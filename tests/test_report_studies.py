@@ -495,10 +495,11 @@ def test_tables_need_no_altair(monkeypatch: pytest.MonkeyPatch) -> None:
         ("acuracy", "did you mean accuracy.*package.module:callable"),
         ("reproduction.sections.accuracies:main_result", "did you mean main_results"),
         ("reproduction.section:x", "cannot import 'reproduction.section' for the section"),
-        ("builtins:len", "returned int, not a Section"),
+        ("builtins:len", "'builtins:len' is no section"),
+        (len, "returned int, not a Section"),
     ],
 )
-def test_an_unknown_section_is_refused(name: str, message: str) -> None:
+def test_an_unknown_section_is_refused(name: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         sections.study_section((name,), [])
 

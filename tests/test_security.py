@@ -22,7 +22,9 @@ from repairability._files import read_text
 from repairability._vision import torchvision
 from repairability.experiments import Store, read_study
 from repairability.experiments.archive import RUNS, read_archive
+from repairability.experiments.study import StudyEntry
 from repairability.models.weights import pretrained_model, read_state
+from test_cli_images import run
 from test_experiments import study_file, with_tests
 
 ROOT = Path(__file__).parents[1]
@@ -141,6 +143,18 @@ def test_a_payload_in_every_file_stays_asleep(
     assert not Path("awake").exists()
     pickle.loads(contents[0])  # it is alive
     assert Path("awake").exists()
+
+
+@pytest.mark.parametrize("name", ["loud:touch", "faulthandler:_sigsegv", "sys:exit", "os:abort", "builtins:input"])
+def test_what_a_strangers_store_names_is_not_called(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("loud.py").write_text("def touch(records):\n    open('awake', 'w').close()\n", encoding="utf-8")
+    Store("runs").write_study(StudyEntry("s", "s", (name,), "", ()))
+    code, _, err = run(capsys, "report", "--store", "runs", "--out", "page")
+    assert (code, "is no section" in err) == (2, True), err
+    assert not Path("awake").exists()
 
 
 # --- no writes but where told, no network -------------------------------------------------------------------------

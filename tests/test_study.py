@@ -147,7 +147,7 @@ def test_a_section_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "from repairability.report.sections import Section\n"
         "from repairability.tables import Table\n"
         "class Own:\n"
-        "    def runs(records):\n"
+        "    def runs(records) -> Section:\n"
         '        return Section([Table(("runs",), [(str(len(records)),)])], {"x": list})\n'
     )
     monkeypatch.syspath_prepend(tmp_path)

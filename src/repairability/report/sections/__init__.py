@@ -22,11 +22,17 @@ SECTIONS: dict[str, MakeSection] = {"accuracy": accuracy, "settings": settings, 
 
 
 def get_section(section: str | MakeSection) -> MakeSection:
-    """A section by its name here or by `package.module:callable`; a callable is its own."""
+    """A section by its name here or by `package.module:callable`; a callable is its own.
+
+    A name may come out of somebody's store, so what it names is called only where it says that it returns a Section.
+    """
     if not isinstance(section, str):
         return section
     if ":" in section:
         make: MakeSection = imported(section, "section")
+        promised = getattr(make, "__annotations__", {}).get("return")
+        if promised is not Section and str(promised).rpartition(".")[2] != Section.__name__:
+            raise InputError(f"{section!r} is no section: it does not say that it returns one (-> Section)")
         return make
     if section not in SECTIONS:
         hint = "others are named package.module:callable (is the store of an earlier version? sweep the study again)"
