@@ -173,7 +173,7 @@ MEMBERS: dict[str, tuple[dict[str, Any], str]] = {
     "no images": (arrays(x_train=np.zeros((0, 3, 8, 8), np.uint8), y_train=np.zeros(0, int)), "must be 0 integers"),
     "images without pixels": (arrays(x_train=np.zeros((20, 3, 0, 8), np.uint8)), "x_train must be uint8"),
     "images with parts": (arrays(x_train=np.zeros((20, 3, 8, 8))), "x_train must be uint8"),
-    "objects": (arrays(y_test=np.array([{}] * 10, dtype=object)), "holds Python objects, which are not read"),
+    "objects": (arrays(y_test=np.array([{}] * 10, dtype=object)), "might run code: it is not read"),
     "a text": (arrays(x_test=b"not an array"), "x_test is no array"),
     "an endless array": (arrays(x_test=header("{'descr': '|u1', 'fortran_order': False, 'shape': (10**13,)}")), ""),
     "a bad header": (arrays(x_test=header("{'descr': __import__('os'), 'shape': (1,)}")), ""),

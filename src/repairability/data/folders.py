@@ -54,8 +54,8 @@ def from_files(files: Sequence[Path], labels: Sequence[int], size: int) -> Split
     def content() -> Iterator[bytes]:
         yield str(size).encode()
         for file in files:
-            seen[file] = stamp(file)
-            yield _regular(file).read_bytes()
+            seen[file] = stamp(_regular(file))
+            yield file.read_bytes()
 
     def read(indices: Sequence[int]) -> Tensor:
         wanted = [files[i] for i in indices]
