@@ -1,6 +1,4 @@
-"""Weights and data that are not what they are called: refused in one sentence that names them; nothing hangs, nothing
-runs from them, nothing is measured on what cannot be meant.
-"""
+"""Weights and data that are not what they are called: refused by name; nothing hangs, nothing runs from them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Ctrl-C in every verb, at ten moments each, while it imports too: exit code 130 and one line, nothing half-written, no
-process and no semaphore left. What is done already stays done.
-"""
+"""Ctrl-C in every verb, at ten moments each, while it imports too: exit code 130, nothing half-written or left."""
 
 from __future__ import annotations
 
