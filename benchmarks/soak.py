@@ -1,6 +1,6 @@
 """Many prunings of mixed kinds in one process: memory, descriptors and threads must stay where they are.
 
-    python benchmarks/soak.py [--prunes 500] [--seed 0]
+    python benchmarks/soak.py [--prunes 500] [--seed 0] [--json]
 
 Five small networks (convolutions, BatchNorm, residual links, 1-d, linear layers, attention), all recipes, several
 rules, scores and repairs, files of both formats written and read, compacted and compared; every fourth one fails on
@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
+import json
 import os
+import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -180,17 +182,30 @@ def one(model: nn.Module, images: Batch, way: dict[str, Any], format: dict[str, 
     str(result)
 
 
+def figures(levels: Sequence[Level]) -> dict[str, float]:
+    """Each of what is held at the start, behind the warm-up and at the end, as NAME_start, NAME_warm, NAME_end."""
+    last = levels[-1]
+    moments = {"start": levels[0], "warm": levels[min(1, len(levels) - 1)], "end": last}
+    held = ("memory_mb", "tensors", "descriptors", "threads", "python_threads")
+    found = {f"{name}_{moment}": getattr(now, name) for name in held for moment, now in moments.items()}
+    return {"prunings": last.done, "failed_on_purpose": last.failed, **found}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Memory, descriptors and threads over many prunings.")
     parser.add_argument("--prunes", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     given = parser.parse_args()
     from timing import machine
 
     begun, levels = time.perf_counter(), []
     for now in soak(given.prunes, 100, given.seed):
         levels.append(now)
-        print(f"{now.done} done: {now.memory_mb:.1f} MB", flush=True)
+        print(f"{now.done} done: {now.memory_mb:.1f} MB", file=sys.stderr, flush=True)
+    if given.json:
+        print(json.dumps(figures(levels)))
+        sys.exit()
     rows = [[f"{value:.1f}" if name == "memory_mb" else str(value) for name, value in vars(x).items()] for x in levels]
     columns = ("prunings", "failed on purpose", "MB", "tensors", "descriptors", "threads", "of Python")
     print(Table(columns, rows, "Soak", f"{time.perf_counter() - begun:.0f} s; {machine()}"))
