@@ -1,4 +1,4 @@
-"""The section that compares settings: a line per combination, a column per sparsity."""
+"""The sections that compare settings and recipes: a line per combination, a column per sparsity."""
 
 from __future__ import annotations
 
@@ -70,6 +70,19 @@ def test_options_and_grids_are_told_shortly() -> None:
     (table,) = study_tables("settings", records)
     assert table.columns[:4] == ("rule", "options", "conditioned_on", "grid")
     assert [row[:4] for row in table.rows] == [("rr", "solver=exact", "", "0.7 to 0.9"), ("erk", "", "cr", "paper")]
+
+
+def test_recipes_are_called_by_their_names() -> None:
+    alone = {"rule": "global", "options": {"over": "prunable"}, "repair": "none"}
+    records = [
+        run(0.7, recipe="strong"),
+        run(0.5, recipe="paper"),
+        run(0.1, **alone),
+        run(0.6, recipe="strong", rule="erk"),
+    ]
+    (table,) = study_tables("recipes", records)
+    assert [row[0] for row in table.rows] == ["strong", "paper", "magnitude alone", "erk, alternating, rectified"]
+    assert list(study_section("recipes", records).figures) == ["recipes_resnet20_on_cifar10"]
 
 
 def test_no_runs() -> None:

@@ -13,11 +13,16 @@ from repairability.naming import name_of
 from repairability.report.sections.accuracy import accuracy
 from repairability.report.sections.detectors import detectors
 from repairability.report.sections.section import SMOKE, Draw, Section, origin
-from repairability.report.sections.settings import settings
+from repairability.report.sections.settings import recipes, settings
 
 MakeSection = Callable[[Sequence[Record]], Section]
 
-SECTIONS: dict[str, MakeSection] = {"accuracy": accuracy, "settings": settings, "detectors": detectors}
+SECTIONS: dict[str, MakeSection] = {
+    "accuracy": accuracy,
+    "settings": settings,
+    "recipes": recipes,
+    "detectors": detectors,
+}
 """What makes a section of a study's records, failed ones included."""
 
 
