@@ -181,6 +181,51 @@ def test_recalibration_is_pytorchs_own(momentum: float | None, dense: nn.Module)
     assert not any(m.training for m in found.modules())
 
 
+class TwiceNormed(nn.Module):
+    """One norm at two places; random numbers where wanted; counts its passes."""
+
+    passes = 0
+
+    def __init__(self, noise: float) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+        self.norm, self.noise = nn.BatchNorm2d(3), noise
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        TwiceNormed.passes += 1
+        x = self.norm(self.first(x))
+        x = self.norm(self.second(x)) if not self.noise else self.norm(self.second(x + torch.randn_like(x)))
+        return x.mean((2, 3))
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize(("size", "distinct"), [(40, 4), (64, 5), (160, 1)])
+def test_a_batch_that_comes_again_runs_once_and_moves_the_norms_again(
+    momentum: float | None, size: int, distinct: int
+) -> None:
+    torch.manual_seed(0)
+    net = TwiceNormed(0.0).double()
+    images = IMAGES[40:].double()
+    batches = [images[torch.arange(i * size, (i + 1) * size) % len(images)] for i in range(11)]
+    expected = literal_recalibration(net, batches, momentum)
+    TwiceNormed.passes = 0
+    found = copy.deepcopy(net)
+    BatchNormRepair(11, size, momentum)(RepairContext(found, prunable_layers(net), net, calibration()))
+    assert TwiceNormed.passes == distinct
+    for key, value in expected.state_dict().items():
+        torch.testing.assert_close(found.state_dict()[key], value, rtol=1e-12, atol=1e-12)
+    assert found.norm.momentum == 0.1
+    assert not found.norm._forward_hooks
+
+
+def test_where_random_numbers_are_drawn_every_batch_runs() -> None:
+    torch.manual_seed(0)
+    net = TwiceNormed(1.0).double()
+    TwiceNormed.passes = 0
+    BatchNormRepair(11, 40)(RepairContext(copy.deepcopy(net), prunable_layers(net), net, calibration()))
+    assert TwiceNormed.passes == 11
+
+
 def test_what_remains_of_the_old_statistics() -> None:
     assert BatchNormRepair().remaining == pytest.approx(0.1216, abs=1e-4)
     assert BatchNormRepair(momentum=None).remaining == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +75,12 @@ class Samples:
         parts = list(self.split(size))
         for i in range(batches):
             yield parts[i % len(parts)]
+
+    def period(self, size: int) -> int:
+        """After how many batches `cycled` comes round to the first again."""
+        if len(self.batches) == 1:
+            return len(self) // math.gcd(len(self), size)
+        return sum(1 for _ in self.split(size))
 
 
 def _form(batch: Batch) -> tuple[Any, ...]:
