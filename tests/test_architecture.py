@@ -168,7 +168,7 @@ def test_the_index_of_formulae_points_at_what_is_there() -> None:
     lines = page.split("## Index of formulas")[1].splitlines()
     rows = [line.split("|")[1:-1] for line in lines if line.startswith("|") and "`" in line]
     assert len(rows) >= 20
-    for _, _, labels, file, functions in rows:
+    for _, file, functions, labels in rows:
         text = (SOURCE / file.strip(" `")).read_text(encoding="utf-8")
         for name in re.findall(r"`([\w.]+)`", functions):
             assert re.search(rf"(def|class) {name.split('.')[-1]}\b", text), f"{file}: {name}"

@@ -75,3 +75,10 @@ def test_every_part_of_a_recipe_is_on_their_page() -> None:
     page = text_of("recipes.md")
     for name in (*RECIPES, *RULES, *SCORES, *REPAIRS):
         assert f"`{name}`" in page, name
+
+
+def test_the_labels_are_the_papers(shared: Path) -> None:
+    paper = (shared / "paper" / "paper.tex").read_text(encoding="utf-8")
+    labels = set(re.findall(r"`((?:eq|alg|sec|app):\w+)`", text_of("method.md")))
+    assert len(labels) > 12
+    assert not [label for label in labels if rf"\label{{{label}}}" not in paper]
