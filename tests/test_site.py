@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -106,6 +107,33 @@ def test_equations_are_mathml(site: Path) -> None:
     method = (site / "method.html").read_text(encoding="utf-8")
     assert method.count('<math xmlns="http://www.w3.org/1998/Math/MathML" display="block"') > 15
     assert "arithmatex" not in method
+
+
+def test_an_equation_that_cannot_be_shown_is_an_error() -> None:
+    from mkdocs.exceptions import PluginError
+
+    import mkdocs_hooks
+
+    page: Any = SimpleNamespace(file=SimpleNamespace(src_uri="method.md"))
+    shown = mkdocs_hooks.on_page_content(r'<span class="arithmatex">\(a &lt; b\)</span>', page, None, None)
+    assert "<mo>&#x0003C;</mo>" in shown
+    with pytest.raises(PluginError, match=r"method\.md.*\\unheard"):
+        mkdocs_hooks.on_page_content(r'<span class="arithmatex">\(\unheard{a}\)</span>', page, None, None)
+
+
+def test_pages_named_in_a_text_are_links() -> None:
+    import mkdocs_hooks
+
+    files: Any = SimpleNamespace(src_uris={"zoo.md", "reproduction/README.md", "reproduction/pages/beyond.md"})
+
+    def linked(text: str, uri: str) -> str:
+        page: Any = SimpleNamespace(file=SimpleNamespace(src_uri=uri))
+        return mkdocs_hooks.on_page_markdown(text, page, None, files)
+
+    assert linked("`docs/zoo.md`", "reproduction/pages/beyond.md") == "[`docs/zoo.md`](../../zoo.md)"
+    assert linked("`reproduction/pages/beyond.md`", "zoo.md").endswith("(reproduction/pages/beyond.md)")
+    assert linked("[x](../reproduction/README.md)", "zoo.md") == "[x](reproduction/README.md)"
+    assert linked("`docs/zoo.md`, `unheard.md`", "zoo.md") == "`docs/zoo.md`, `unheard.md`"
 
 
 @pytest.fixture(scope="module")
