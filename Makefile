@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := vision,report,demo,ray,zoo,onnx,runtime,dev
+EXTRAS := vision,report,demo,ray,zoo,onnx,runtime,docs,dev
 READY := $(VENV)/.ready
 # Real data and trained networks, where they are at hand, and where they are laid out.
 SHARED ?= ../shared
@@ -11,16 +11,17 @@ DATA := .cache/data
 # One thread a worker: torch's threads in two processes on two cores get in each other's way.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: help demo test tests study results check lint types bench bench-shared clean
+.PHONY: help demo test tests docs study results check lint types bench bench-shared clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     the whole story: terminal tables and an HTML page"
 	@echo "make test     the tests that are quick and need no data: minutes"
 	@echo "make tests    all tests"
+	@echo "make docs     the documentation's site, with warnings as errors: site/index.html"
 	@echo "make study    the study on digits: three seeds, seven rules, six sparsities, and its page"
 	@echo "make results  README.md's tables, reproduction/README.md and its pages anew from reproduction/results"
-	@echo "make check    lint, format, types, all tests, study, demo: exactly what CI runs"
+	@echo "make check    lint, format, types, all tests, site, study, demo: exactly what CI runs"
 	@echo "make bench    every benchmark, in ratios (an hour; those on real networks where ../shared is there)"
 	@echo "make clean    remove everything generated"
 
@@ -46,6 +47,10 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 study: $(READY)
 	$(BIN)/repairability sweep reproduction/studies/digits.toml --store runs --executor processes --workers 2
 	$(BIN)/repairability report --store runs --out runs/studies.html
@@ -54,7 +59,7 @@ results: $(READY)
 	$(BIN)/repairability renew README.md --store reproduction/results
 	$(BIN)/python -m reproduction pages
 
-check: lint types tests study demo
+check: lint types tests docs study demo
 
 bench: $(READY)
 	for name in front_door allocation surgeon diagnose sparsity_point zoo transformer runtime; do $(BIN)/python benchmarks/$$name.py || exit 1; done
@@ -66,5 +71,5 @@ bench-shared: $(READY)
 	for name in reconstruct strong best transition files; do $(BIN)/python benchmarks/$$name.py $(SHARED) $(DATA) || exit 1; done
 
 clean:
-	rm -rf $(VENV) .cache demo runs .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) .cache demo runs site .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -163,11 +163,12 @@ def test_the_rules_can_fail() -> None:
 
 
 def test_the_index_of_formulae_points_at_what_is_there() -> None:
-    """docs/concepts.md: every file, every function; and a label that stands there stands in the function's file too."""
-    page = (SOURCE.parents[1] / "docs" / "concepts.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1:-1] for line in page.split("## Where each formula stands")[1].splitlines() if "`" in line]
-    assert len(rows) >= 15
-    for _, labels, file, functions in (row for row in rows if len(row) == 4):
+    """docs/method.md: every file, every function; and a label that stands there stands in the function's file too."""
+    page = (SOURCE.parents[1] / "docs" / "method.md").read_text(encoding="utf-8")
+    lines = page.split("## Index of formulas")[1].splitlines()
+    rows = [line.split("|")[1:-1] for line in lines if line.startswith("|") and "`" in line]
+    assert len(rows) >= 20
+    for _, file, functions, labels in rows:
         text = (SOURCE / file.strip(" `")).read_text(encoding="utf-8")
         for name in re.findall(r"`([\w.]+)`", functions):
             assert re.search(rf"(def|class) {name.split('.')[-1]}\b", text), f"{file}: {name}"

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from browsing import chromium, until
 from repairability.report import write_report
 from repairability.report.tables import named_csv
 from test_report import PROJECTION, TOTALS, result, synthetic
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-if CHROMIUM is None:
-    pytest.skip("needs chromium", allow_module_level=True)
-
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 PLOTS = ["accuracy", "gap", "heatmap_rr", "damage", "share", "levels_90", "layerwise_90", "transition"]
 RULES = ["global", "uniform", "raw", "residual", "rr", "erk", "lamp"]
 DRAWN = "document.body.dataset.drawn === 'yes'"
@@ -36,19 +22,8 @@ DRAWN = "document.body.dataset.drawn === 'yes'"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with chromium() as browser:
         yield browser
-        browser.close()
-
-
-def until(page: Any, expression: str) -> None:
-    """Wait for it from outside: the page's own policy forbids the eval of playwright's `wait_for_function`."""
-    for _ in range(100):
-        if page.evaluate(expression):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"never came true: {expression}")
 
 
 class Watched:

@@ -112,7 +112,7 @@ class DataSource:
     """Which data, and where they lie."""
 
     panel: ClassVar[str] = "Data"
-    data: str = Option(..., metavar="DATA", help=f"{DATA_SETS}, digits, npz:PATH or folder:PATH (see the README).")
+    data: str = Option(..., metavar="DATA", help=f"{DATA_SETS}, digits, npz:PATH or folder:PATH (see the docs).")
     root: Path = ROOT
     image_size: int | None = Option(None, help="Resize images to this side (bilinear, antialiased).")
 
