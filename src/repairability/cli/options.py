@@ -85,7 +85,7 @@ class Network:
     model: str = Argument(
         metavar="MODEL",
         help="torchvision's (resnet18), resnet50_v1, resnet20/32/44/56/110, vgg16_bn_quarter, digits, or "
-        "package.module:callable.",
+        "package.module:callable or path/to/file.py:callable (your own code: it is run).",
     )
     weights: str | None = Option(
         None,
