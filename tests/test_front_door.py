@@ -177,3 +177,10 @@ def test_a_name_nobody_knows() -> None:
     with pytest.raises(ImportError, match="cannot import name 'prun' from 'repairability'"):
         exec("from repairability import prun")
     assert not hasattr(rp, "__wrapped__")
+
+
+def test_the_version_is_one() -> None:
+    root = Path(__file__).parents[1]
+    changes, citation = ((root / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "CITATION.cff"))
+    assert f"\nversion: {rp.__version__}\n" in citation
+    assert re.findall(r"^## (\d[\w.]*)", changes, re.MULTILINE)[0] == rp.__version__
