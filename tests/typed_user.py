@@ -57,7 +57,7 @@ def main() -> None:
     try:
         rp.allocate(model, sparsity=2.0)
     except rp.RepairabilityError as error:
-        assert isinstance(error, ValueError)
+        assert_type(str(error), str)
 
 
 if __name__ == "__main__":
