@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -72,7 +72,7 @@ class Value(ABC):
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and isinstance(other, Value) and self.to_dict() == other.to_dict()
 
-    __hash__ = None  # type: ignore[assignment]  # values hold mappings
+    __hash__: ClassVar[None]  # type: ignore[assignment]  # values hold mappings
 
     def to_json(self) -> str:
         return strict_json(self.to_dict())

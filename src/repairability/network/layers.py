@@ -99,7 +99,7 @@ class Layers(Sequence[Layer]):
         self._index = {layer.name: i for i, layer in enumerate(self._layers)}
         self.n_all = n_all
         self.parameters = parameters
-        self.left_out = dict(left_out or {})
+        self.left_out: dict[str, str] = dict(left_out or {})
 
     def __len__(self) -> int:
         return len(self._layers)
