@@ -179,6 +179,9 @@ class Layers(Sequence[Layer]):
     def __str__(self) -> str:
         return str(self.table())
 
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
 
 def tensor_of(model: nn.Module, name: str) -> Tensor:
     """The parameter of this dotted name; under a mask of `torch.nn.utils.prune`, what the mask leaves of it."""
