@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import typer
 
-from repairability import __version__
+import repairability as rp
 from repairability.cli import standard
 from repairability.cli.calling import as_command
 from repairability.cli.output import notices
@@ -32,7 +32,7 @@ app = typer.Typer(
 
 def _tell_version(asked: bool) -> None:
     if asked:
-        standard.answer(f"repairability {__version__}\n")
+        standard.answer(f"repairability {rp.__version__}\n")
         raise SystemExit(0)
 
 
