@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from repairability.report import write_report
-from repairability.report.tables import named_csv
+from repairability.report.sheets import named_csv
 from test_report import PROJECTION, TOTALS, result, synthetic
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")

@@ -31,10 +31,11 @@ STYLE = """
 .repairability-view .plot svg { width: 100%; height: auto; display: block; }
 .repairability-view h3 { font-size: 1em; margin: .6em 0 .4em; }
 .repairability-view figcaption, .repairability-view .caption { font-size: .85em; opacity: .75; margin: .4em 0 0; white-space: pre-line; }
-.repairability-view .scroll { overflow: auto; max-height: 26rem; }
+.repairability-view .scroll { overflow: auto; max-height: 26rem; margin-top: .8em; }
 .repairability-view table { border-collapse: collapse; font-size: .9em; font-variant-numeric: tabular-nums; }
 .repairability-view th, .repairability-view td { padding: .2em .7em; text-align: right; white-space: nowrap; }
-.repairability-view th:first-child { text-align: left; font-weight: 500; }
+.repairability-view th:first-child { text-align: left; }
+.repairability-view tbody th { font-weight: 500; }
 .repairability-view tr > * { border-bottom: 1px solid rgb(128 128 128 / .25); }
 .repairability-view .wide { white-space: normal; min-width: 12rem; text-align: left; }
 .repairability-view summary { cursor: pointer; margin: .6em 0; }

@@ -15,6 +15,7 @@ from repairability.report.data import ReportData
 from repairability.report.drawing import GREY, ROOM, Row, altair, chart, layer_labels, level, lines
 from repairability.report.estimates import Estimate, estimates, gaps, how_measured, leaders
 from repairability.report.methods import STYLES, styles
+from repairability.report.recipes import recipes_chart
 from repairability.report.tables import TITLES, at_target, interval, layers_of, short_percent, targets
 
 if TYPE_CHECKING:
@@ -232,6 +233,12 @@ def heatmaps(data: ReportData) -> dict[str, LayerChart | None]:
 
 def named_charts(data: ReportData) -> dict[str, LayerChart]:
     """Every chart that the data can fill, by the name of its file."""
-    drawn = {"accuracy": accuracy(data), "heatmap": heatmap(data), "gap": gap(data), "transition": transition(data)}
+    drawn = {
+        "recipes": recipes_chart(data),
+        "accuracy": accuracy(data),
+        "heatmap": heatmap(data),
+        "gap": gap(data),
+        "transition": transition(data),
+    }
     drawn |= {f"layerwise_{100 * target:g}": layerwise(data, target) for target in targets(data)}
     return {name: chart for name, chart in drawn.items() if chart is not None}
