@@ -21,7 +21,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "repairability"
 SHELVES = [
     [
         *("errors", "naming", "tables", "progress", "provenance"),
-        *("_json", "_files", "_imports", "_interrupts", "_torch", "_vision"),
+        *("_json", "_html", "_files", "_imports", "_interrupts", "_torch", "_vision"),
     ],
     ["algebra", "curves", "allocation"],
     ["network"],
@@ -40,7 +40,7 @@ SHELVES = [
     ["__main__"],
 ]
 SHELF = {room: number for number, rooms in enumerate(SHELVES) for room in rooms}
-GROUND = ["errors", "_json", "tables"]  # the ground floor's own floor: anyone may use these
+GROUND = ["errors", "_json", "_html", "tables"]  # the ground floor's own floor: anyone may use these
 NUMPY_ONLY = ["allocation", "curves", "prices", "solvers"]
 OPTIONAL = {
     "torchvision": "_vision",

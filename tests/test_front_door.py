@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +23,7 @@ from repairability.data import DATA_SETS
 from repairability.detect import METHODS
 from repairability.diagnostics import GRID, OBSERVE
 from repairability.experiments import EXECUTORS
+from repairability.models import MODELS
 from repairability.network.discover import AUTO_TYPES, SKIPPED
 from repairability.network.kinds import TYPES
 from repairability.pruning.choose import SECONDS
@@ -81,6 +85,7 @@ def test_the_names_in_the_help_are_the_registries() -> None:
         (options.EXECUTORS, EXECUTORS),
         (options.FORMATS, FORMATS),
         (options.DATA_SETS, DATA_SETS),
+        (options.NETWORKS, MODELS),
     ):
         assert text.split(", ") == list(names)
     assert list(prune.RECIPES) == list(rp.RECIPES)
@@ -103,6 +108,43 @@ def test_the_defaults_in_the_help_are_the_library_s() -> None:
     taken = inspect.signature(rp.find_transition).parameters
     for field in fields(detect.Cts):
         assert field.default.default == taken[field.name].default
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"repairability {rp.__version__}\n", "")
+    as_module = [sys.executable, "-m", "repairability", "--version"]
+    assert subprocess.check_output(as_module, text=True) == f"repairability {rp.__version__}\n"
+
+
+COMPLETE = """
+eval "$(repairability --show-completion bash)"
+COMP_WORDS=("$@"); COMP_CWORD=$(( $# - 1 )); _repairability_completion repairability; echo "${COMPREPLY[*]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["ac"], "accelerate"),
+        (["prune", "--re"], "--recipe --repair"),
+        (["prune", "digits", "--recipe", "s"], "strong"),
+        (["prune", "digits", "--data", "fo"], "folder:"),
+        (["layers", "dig"], "digits"),
+        (["layers", "no_such_name"], ""),  # bash goes on to complete files
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_bash_completes(typed: list[str], offered: str, tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash here")
+    program = tmp_path / "repairability"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m repairability "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command = [bash, "-c", COMPLETE, "bash", "repairability", *typed]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == (offered, "")
 
 
 def test_importing_the_package_loads_nothing() -> None:
@@ -135,3 +177,10 @@ def test_a_name_nobody_knows() -> None:
     with pytest.raises(ImportError, match="cannot import name 'prun' from 'repairability'"):
         exec("from repairability import prun")
     assert not hasattr(rp, "__wrapped__")
+
+
+def test_the_version_is_one() -> None:
+    root = Path(__file__).parents[1]
+    changes, citation = ((root / name).read_text(encoding="utf-8") for name in ("CHANGELOG.md", "CITATION.cff"))
+    assert f"\nversion: {rp.__version__}\n" in citation
+    assert re.findall(r"^## (\d[\w.]*)", changes, re.MULTILINE)[0] == rp.__version__

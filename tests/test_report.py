@@ -25,6 +25,7 @@ from repairability.report.estimates import estimates, gaps
 from repairability.report.markup import to_latex, to_markdown
 from repairability.report.methods import ordered, styles
 from repairability.report.page import script_json
+from repairability.report.sheets import named_csv
 from repairability.report.single import cards, contents, report_page
 from repairability.tables import Table
 
@@ -456,5 +457,5 @@ def test_a_missing_package_names_its_extra(package: str, name: str, monkeypatch:
 
 
 def test_csv_of_odd_names() -> None:
-    text = report_tables.named_csv(synthetic(provenance={"a,b": 'c "d"\ne'}))["provenance"]
+    text = named_csv(synthetic(provenance={"a,b": 'c "d"\ne'}))["provenance"]
     assert list(csv.reader(io.StringIO(text))) == [["what", "value"], ["a,b", 'c "d"\ne']]

@@ -12,7 +12,7 @@ import pytest
 
 from browsing import chromium, until
 from repairability.report import write_report
-from repairability.report.tables import named_csv
+from repairability.report.sheets import named_csv
 from test_report import PROJECTION, TOTALS, result, synthetic
 
 PLOTS = ["accuracy", "gap", "heatmap_rr", "damage", "share", "levels_90", "layerwise_90", "transition"]

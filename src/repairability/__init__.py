@@ -64,7 +64,7 @@ if TYPE_CHECKING:  # what a type checker sees; a test holds it and the table bel
     from repairability.rules import allocate as allocate
     from repairability.scores import Score as Score
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _ROOMS = {
     "": ("models", "training"),

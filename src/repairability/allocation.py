@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from repairability._html import dots
 from repairability.errors import InputError, shortened, unknown, whole_of
 from repairability.naming import ByLayer, rows_by_layer
 from repairability.tables import Table, Tidy, percent
@@ -106,6 +107,15 @@ class Allocation(Tidy, ByLayer[float]):
         if self.coverage is not None:
             caption += f"; {percent(self.coverage)} of all parameters might be pruned"
         return Table(("layer", "kept", "total", "sparsity"), rows, caption=caption)
+
+    def charts(self) -> list[str]:
+        kept = {layer: total - self.pruned(layer) for layer, total in self.totals.items()}
+        notes = {x: f"{percent(self[x])} pruned, {kept[x]:,} of {self.totals[x]:,} stay" for x in self}
+        if not notes:
+            return []
+        least, most = (choose(self, key=self.__getitem__) for choose in (min, max))
+        words = f"From {percent(self[least])} ({least}) to {percent(self[most])} ({most})."
+        return [dots(self.sparsities, notes, "Sparsity of each layer", words)]
 
     def to_dict(self) -> dict[str, Any]:
         """One plain object, the one `--json` prints."""

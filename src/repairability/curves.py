@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from repairability._html import heatmap
 from repairability.errors import InputError
 from repairability.naming import ByLayer, rows_by_layer
 from repairability.tables import Table, Value
@@ -21,6 +22,14 @@ MEASURES = ("raw", "residual", "rr")
 
 OUTPUT = "output"
 """What it measures beside these where it is asked to: it takes passes of its own."""
+
+TITLES_OF_MEASURES = {
+    "rr": "rr: share of the damage left after repair",
+    "raw": "raw: damage of pruning",
+    "residual": "residual: damage left after repair",
+    "output": "output: damage at the network's output after repair",
+}
+"""What a chart of a measure is called."""
 
 
 @runtime_checkable
@@ -104,6 +113,18 @@ class Curves(Value, ByLayer[FloatArray]):
         names = list(self)
         other = dict(zip(names, (names[i] for i in random.permutation(len(names))), strict=True))
         return Curves(self.measure, {x: self.grid[other[x]] for x in names}, {x: self[other[x]] for x in names})
+
+    def charts(self) -> list[str]:
+        rows = {x: dict(zip(self.grid[x].tolist(), self[x].tolist(), strict=True)) for x in self}
+        points = [(value, layer, s) for layer, values in rows.items() for s, value in values.items()]
+        if not points:
+            return []
+        (least, low, at), (most, high, above) = min(points), max(points)
+        words = f"Least {least:.3g} ({low} at {100 * at:g} %), most {most:.3g} ({high} at {100 * above:g} %)."
+        if self.measure == "rr":
+            words += " Blue: below 1, the repair mends; red: above 1, it does harm."
+        title = TITLES_OF_MEASURES.get(self.measure, self.measure)
+        return [heatmap(rows, title, words, neutral=1.0 if self.measure == "rr" else None)]
 
     def table(self) -> Table:
         points = sorted({float(s) for grid in self.grid.values() for s in grid})

@@ -23,7 +23,8 @@ class PlaceError(InputError):
 class UnknownError(InputError, KeyError):
     """A name nobody knows; also a KeyError, so that mappings keep their manners."""
 
-    __str__ = Exception.__str__  # KeyError would quote the whole message
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # KeyError would quote the whole message
 
 
 class BudgetError(RepairabilityError, ValueError):

@@ -9,12 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.table import Table as RichTable
 from rich.text import Text
 from typing_extensions import Self
 
+from repairability._html import view
 from repairability._json import read_json, strict_json
 from repairability.errors import InputError, MissingExtraError, RepairabilityError, first_twice, shortened
 
@@ -42,6 +43,10 @@ class Table:
         body = [aligned(self.columns), "  ".join("-" * width for width in widths), *map(aligned, self.rows)]
         return "\n".join([*([self.title] if self.title else []), *body, *([self.caption] if self.caption else [])])
 
+    def _repr_html_(self) -> str:
+        """The same table for a notebook."""
+        return view([], [self])
+
     def rich(self) -> RichTable:
         """The same table for a terminal."""
         table = RichTable(title=self.title or None, caption=self.caption or None, caption_justify="left")
@@ -53,10 +58,20 @@ class Table:
 
 
 class Value(ABC):
-    """A value on the road: prints as a table, goes to JSON and back. Of a dataclass of plain fields both are known."""
+    """A value on the road: prints as a table, in a notebook with charts, goes to JSON and back. Of a dataclass of plain
+    fields both are known.
+    """
 
     @abstractmethod
     def table(self) -> Table: ...
+
+    def charts(self) -> list[str]:
+        """What can be drawn of it: figures of HTML, with SVG in them."""
+        return []
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return view(self.charts(), [self.table()])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain objects only; `from_dict` reads them back."""
@@ -72,7 +87,7 @@ class Value(ABC):
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and isinstance(other, Value) and self.to_dict() == other.to_dict()
 
-    __hash__ = None  # type: ignore[assignment]  # values hold mappings
+    __hash__: ClassVar[None]  # type: ignore[assignment]  # values hold mappings
 
     def to_json(self) -> str:
         return strict_json(self.to_dict())

@@ -29,7 +29,7 @@ from repairability.experiments.archive import RUNS, read_studies, write_archive
 from repairability.experiments.record import _digest
 from repairability.report import ReportData
 from repairability.report.sections import SECTIONS, study_section
-from repairability.report.tables import named_csv, named_tables
+from repairability.report.sheets import named_csv, named_tables
 from repairability.tables import Tidy
 from repairability.training import TrainConfig, finetune
 from test_report_studies import detected

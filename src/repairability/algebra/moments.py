@@ -19,8 +19,18 @@ class InputMoments:
     float64.
     """
 
+    groups: int
+    inputs: int  # of one group
+    outputs: int
+    n: int
+    xx: Tensor
+    xy: Tensor
+    x: Tensor
+    y: Tensor
+    yy: Tensor
+
     def __init__(self, groups: int, inputs: int, outputs: int) -> None:
-        self.groups, self.inputs, self.outputs = groups, inputs, outputs  # inputs and outputs of one group
+        self.groups, self.inputs, self.outputs = groups, inputs, outputs
         self.n = 0
         self.xx = torch.zeros(groups, inputs, inputs, dtype=torch.float64)
         self.xy = torch.zeros(groups, inputs, outputs, dtype=torch.float64)

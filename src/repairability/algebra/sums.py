@@ -42,12 +42,19 @@ class ChannelSums:
     WEIGHTED = ("wA", "wa", "wp", "wAB", "wBB", "wb")
     PLAIN = ("a", "aa", "b", "bb", "ab")
 
+    levels: int
+    channels: int
+    scale: Tensor
+    shift: Tensor
+    samples: int
+    count: int  # pooled values per channel
+
     def __init__(self, levels: int, channels: int, *, scale: Tensor | None = None, shift: Tensor | None = None) -> None:
         self.levels, self.channels = levels, channels
         self.scale = torch.ones(channels, dtype=torch.float64) if scale is None else scale.double().cpu()
         self.shift = torch.zeros(channels, dtype=torch.float64) if shift is None else shift.double().cpu()
         self.samples = 0
-        self.count = 0  # pooled values per channel
+        self.count = 0
         for name in (*self.WEIGHTED, *self.PLAIN):
             of_levels = "b" in name.lower()
             shape = (levels, channels) if of_levels else (channels,)

@@ -56,7 +56,7 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None,
     model: nn.Module,
     allocation: Allocation,
     *,
@@ -69,7 +69,8 @@ def save_checkpoint(
 ) -> FileInfo:
     """Write the state of `model` with its header; written beside `path`, then renamed.
 
-    The header says how the model came about, not what that took: the same pruning gives the same bytes.
+    The header says how the model came about, not what that took: the same pruning gives the same bytes. Without a path
+    nothing is written, and what would be is described.
     """
     tensors, extra = state_parts(model)
     header = {

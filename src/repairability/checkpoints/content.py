@@ -72,14 +72,16 @@ def check_format(format: str, values: str) -> None:
 
 
 def write_content(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None,
     header: Mapping[str, Any],
     tensors: Mapping[str, Tensor],
     *,
     format: str = DENSE,
     values: str = EXACT,
 ) -> FileInfo:
-    """Write beside `path`, then rename; the same content gives the same bytes. The header tells of rounded values."""
+    """Write beside `path`, then rename; the same content gives the same bytes. The header tells of rounded values.
+    Without a path nothing is written, and what would be is described.
+    """
     check_format(format, values)
     header = defined(header)
     for name, tensor in tensors.items():
@@ -94,8 +96,9 @@ def write_content(
         parts, rows = _sparse_parts(header, packed), packed.rows
         about = {"format": "repairability-sparse-1", "digest": sparse_digest(parts)}
     data = to_bytes(parts, {KEY: json.dumps(about)})  # one entry: safetensors shuffles several
-    write_atomically(path, data)
-    return FileInfo(os.fspath(path), format, len(data), header, rows)
+    if path is not None:
+        write_atomically(path, data)
+    return FileInfo("" if path is None else os.fspath(path), format, len(data), header, rows)
 
 
 def read_content(path: str | os.PathLike[str]) -> Content:

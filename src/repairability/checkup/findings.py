@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from repairability._html import view
 from repairability.calibration import COUNT
 from repairability.repairs.walk import IMAGES
 from repairability.tables import Table, Value, percent
@@ -84,6 +85,9 @@ class Checkup(Value):
         ]
         caption = f"seconds and megabytes are estimates, good to a factor of three, for {COUNT} to {IMAGES:,} samples"
         return Table(("recipe", "rule", "score", "repair", "does here", "seconds", "MB"), rows, caption=caption)
+
+    def _repr_html_(self) -> str:
+        return view([], [self.recipes_table(), self.table()])
 
     def __str__(self) -> str:
         return f"{self.table()}\n\n{self.recipes_table()}"

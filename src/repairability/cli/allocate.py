@@ -18,7 +18,9 @@ def verb(
     network: options.Network,
     choice: options.LayerChoice,
     sparsity: float = options.SPARSITY,
-    rule: str = Option("erk", "--rule", "-r", help=f"One of {options.RULES}."),
+    rule: str = Option(
+        "erk", "--rule", "-r", help=f"One of {options.RULES}.", autocompletion=options.completing(options.RULES)
+    ),
     compare: str = Option("", metavar="RULES", help="Several rules side by side: erk,lamp,uniform."),
     option: list[str] | None = options.RULE_OPTIONS,
     curves: Path | None = options.CURVES,

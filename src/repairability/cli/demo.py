@@ -10,6 +10,8 @@ from repairability._files import check_folder, make_folder, write_atomically
 from repairability.cli import options
 from repairability.cli.output import Answer
 
+NEXT = "\nnext, with a network of your own (a function build in my_model.py; images/train/CLASS/*.png):"
+
 
 def verb(
     out: Path = Option(Path("demo"), metavar="FOLDER", help="Where the page and the record go."),
@@ -19,13 +21,14 @@ def verb(
 ) -> Answer:
     """The whole story on scikit-learn's digits, in under three minutes on two CPU threads.
 
-    Trains a small ResNet (once; it is cached), diagnoses it, prunes it by seven rules over a sweep of sparsities,
-    repairs, evaluates, and writes an HTML report and the record it was made from.
+    Trains a small ResNet (once; it is cached); prunes it by magnitude alone, by the paper's recipe and by the strong
+    one, and says what that weighs and how fast it runs; diagnoses it, prunes it by seven rules over a sweep of
+    sparsities, repairs, evaluates, and writes an HTML report and the record it was made from.
 
     Example: repairability demo --out demo
     """
     from repairability import demo, report
-    from repairability.report.tables import named_tables
+    from repairability.report.sheets import named_tables
 
     check_folder(out, "demo.json", "demo.html")
     draws = options.draws(seed, seeds)
@@ -35,5 +38,8 @@ def verb(
     write_atomically(out / "demo.json", record.to_json())
     (page,) = report.write_report(record, out / "demo.html", ["html"])
     tables = [table for name, table in named_tables(record).items() if name != "diagnosis"]  # that one is in the page
-    line = f"\nthe page: {page}   the record: {out / 'demo.json'}"
-    return Answer({**record.to_dict(), "page": page}, [*tables, line])
+    lines = [f"\nthe page: {page}   the record: {out / 'demo.json'}"]
+    if demo.RUNTIME in record.provenance:
+        lines.append(record.provenance[demo.RUNTIME])
+    lines += [NEXT, *(f"  {command}" for command in demo.NEXT)]
+    return Answer({**record.to_dict(), "page": page, "next": demo.NEXT}, [*tables, *lines])

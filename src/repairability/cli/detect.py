@@ -32,7 +32,9 @@ def verb(
     choice: options.LayerChoice,
     machine: options.Machine,
     cts: Cts,
-    method: str = Option("cts", help=f"{options.METHODS}: see above."),
+    method: str = Option(
+        "cts", help=f"{options.METHODS}: see above.", autocompletion=options.completing(options.METHODS)
+    ),
     sparsities: str = Option("", help="The sweep, with commas between. Default: the method's."),
     null: bool = Option(True, help="Also run the detector without the information it claims to use."),
     grid: str = Option("paper", help="Measured sparsities: paper, or auto: up to 99.5 %."),

@@ -7,7 +7,7 @@ a bundle builds something, so the names of the library's registries stand here a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -39,8 +39,19 @@ FILE_FORMATS = "dense, sparse"
 VALUES = "float32, float16, int8"
 FORMATS = "html, md, csv, latex, png, pdf, svg"
 DATA_SETS = "cifar10, cifar100, stl10, pets, imagenette, imagewoof"
+NETWORKS = "resnet20, resnet32, resnet44, resnet56, resnet110, vgg16_bn_quarter, resnet50_v1, digits"
 FIRST_CONV, LAST_LINEAR = "@first", "@last"
 TYPES = "conv (= conv2d), conv1d, conv3d, conv_transpose1d, conv_transpose2d, conv_transpose3d, linear"
+
+
+def completing(names: str) -> Callable[[str], list[str]]:
+    """What a shell offers for a beginning, of names with commas between."""
+
+    def offered(incomplete: str) -> list[str]:
+        return [name for name in names.split(", ") if name.startswith(incomplete)]
+
+    return offered
+
 
 SPARSITY = Option(..., "--sparsity", "-s", help="Target over the prunable weights: 0.95 is 95 %.")
 RULE_OPTIONS = Option(
@@ -54,9 +65,9 @@ CURVES = Option(
     metavar="FILE",
     help="A diagnosis (JSON, from the verb diagnose), for raw, residual and rr; for output one made with --output.",
 )
-SCORE = Option("magnitude", help=f"Which weights go: {SCORES}.")
-REPAIR = Option("cr+bn", help=f"{REPAIRS}, or a chain such as cr+bn.")
-OBSERVE = Option("layer", help=f"Where damage is measured: {OBSERVED}.")
+SCORE = Option("magnitude", help=f"Which weights go: {SCORES}.", autocompletion=completing(SCORES))
+REPAIR = Option("cr+bn", help=f"{REPAIRS}, or a chain such as cr+bn.", autocompletion=completing(REPAIRS))
+OBSERVE = Option("layer", help=f"Where damage is measured: {OBSERVED}.", autocompletion=completing(OBSERVED))
 COUNT = Option(128, help="Calibration images for the statistics.")
 SEED = Option(0, help="Of random weights where none are given, and of which images are drawn.")
 SEEDS = Option(1, help="How many draws of calibration images.")
@@ -67,12 +78,14 @@ FILE_FORMAT = Option(
     "dense",
     metavar="FORMAT",
     help=f"{FILE_FORMATS}: with all zeros, or near the entropy of what stays. Each is safetensors, and loads alike.",
+    autocompletion=completing(FILE_FORMATS),
 )
 VALUE_TYPE = Option(
     "float32",
     "--values",
     metavar="TYPE",
     help=f"Of a sparse file's weights: {VALUES}. float32 is exact; int8 has a scale for each filter.",
+    autocompletion=completing(VALUES),
 )
 STORE = Option(..., metavar="DIR", help="A store of runs, or an archive of one.")
 
@@ -85,7 +98,8 @@ class Network:
     model: str = Argument(
         metavar="MODEL",
         help="torchvision's (resnet18), resnet50_v1, resnet20/32/44/56/110, vgg16_bn_quarter, digits, or "
-        "package.module:callable.",
+        "package.module:callable or path/to/file.py:callable (your own code: it is run).",
+        autocompletion=completing(NETWORKS),
     )
     weights: str | None = Option(
         None,
@@ -112,7 +126,12 @@ class DataSource:
     """Which data, and where they lie."""
 
     panel: ClassVar[str] = "Data"
-    data: str = Option(..., metavar="DATA", help=f"{DATA_SETS}, digits, npz:PATH or folder:PATH (see the docs).")
+    data: str = Option(
+        ...,
+        metavar="DATA",
+        help=f"{DATA_SETS}, digits, npz:PATH or folder:PATH (see the README).",
+        autocompletion=completing(f"{DATA_SETS}, digits, npz:, folder:"),
+    )
     root: Path = ROOT
     image_size: int | None = Option(None, help="Resize images to this side (bilinear, antialiased).")
 

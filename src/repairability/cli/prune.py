@@ -14,7 +14,7 @@ from repairability._files import check_file
 from repairability.cli import options
 from repairability.cli.output import Answer
 from repairability.errors import InputError
-from repairability.tables import Table
+from repairability.tables import Table, percent
 
 DEFAULT, SECONDS = "strong", 600.0
 """What `rp.prune` and `rp.prune_best` do by themselves; a test compares them. Unsaid, they do not contradict --best."""
@@ -36,6 +36,7 @@ LABELS = {
     "held_out": "images held out for the choice, at most",
     "seconds": "no trial begins after, seconds",
     "out": "writes",
+    "report": "writes a page",
 }
 """What the rows of --dry-run are called, where the name in its JSON does not say enough."""
 
@@ -58,13 +59,26 @@ def verb(
         None,
         metavar="NAME",
         help=f"How: {HOW}. Default: {DEFAULT}. The verb doctor estimates what each would take.",
+        autocompletion=options.completing(", ".join(RECIPES)),
     ),
     rule: str | None = Option(
-        None, "--rule", "-r", help=f"How many weights each layer loses: {options.RULES}, or auto. {OWN}"
+        None,
+        "--rule",
+        "-r",
+        help=f"How many weights each layer loses: {options.RULES}, or auto. {OWN}",
+        autocompletion=options.completing(f"{options.RULES}, auto"),
     ),
     option: list[str] | None = options.RULE_OPTIONS,
-    score: str | None = Option(None, help=f"Which weights go: {options.SCORES}. {OWN}"),
-    repair: str | None = Option(None, help=f"{options.REPAIRS}, or a chain such as cr+bn. {OWN}"),
+    score: str | None = Option(
+        None,
+        help=f"Which weights go: {options.SCORES}. {OWN}",
+        autocompletion=options.completing(options.SCORES),
+    ),
+    repair: str | None = Option(
+        None,
+        help=f"{options.REPAIRS}, or a chain such as cr+bn. {OWN}",
+        autocompletion=options.completing(options.REPAIRS),
+    ),
     best: bool = Option(False, "--best", help="The strongest result without labels: chooses rule, score and repair."),
     seconds: float | None = Option(None, help="With --best: begin nothing new after so long. Default: 600."),
     curves: Path | None = options.CURVES,
@@ -77,6 +91,7 @@ def verb(
     out: Path | None = Option(None, metavar="FILE", help="Where to write the pruned model (safetensors)."),
     format: str = options.FILE_FORMAT,
     values: str = options.VALUE_TYPE,
+    report: Path | None = Option(None, metavar="FILE", help="Write a page about the run (one HTML file)."),
 ) -> Answer:
     """Prune MODEL to a sparsity and repair it with unlabeled training images; write the result as a checkpoint.
 
@@ -94,6 +109,8 @@ def verb(
     Example: repairability prune digits --weights trained --data digits -s 0.95 --best --seconds 60
 
     Example: repairability prune digits --weights trained --data digits --speedup 1.5
+
+    Example: repairability prune my_model.py:build --data folder:images -s 0.9 --report page.html
     """
     from repairability.allocation import target_count
     from repairability.calibration import HELD_OUT
@@ -103,6 +120,7 @@ def verb(
     from repairability.pruning.budget import Budget
 
     check_file(out)
+    check_file(report)
     if sparsity is None and speedup is None:
         raise InputError("say how sparse the network shall be (--sparsity 0.9) or how fast (--speedup 2)")
     Budget(sparsity, budget, speedup)
@@ -129,7 +147,7 @@ def verb(
         plan |= {"layers": len(layers), "n_all": layers.n_all}
         plan |= {"parameters": layers.parameters, "coverage": layers.coverage}
         plan |= {"prunable": layers.total, "pruned": pruned, "data": source.data, "seed": seed, "count": count}
-        return _plan({**plan, "held_out": held_out, "seconds": limit, "out": out}, recipes, curves)
+        return _plan({**plan, "held_out": held_out, "seconds": limit, "out": out, "report": report}, recipes, curves)
     data = source.read()
     if evaluate:
         options.check_classes(model, data, network.model)
@@ -152,6 +170,10 @@ def verb(
     if saved:
         files["file"] = saved.figures()
         lines += [f"wrote {out}", *saved.summary().splitlines()[:2]]
+    if report:
+        result.report(report, title=f"{network.model}, {percent(result.sparsity)} pruned")
+        files["report"] = report
+        lines.append(f"wrote {report}")
     return Answer({**result.to_dict(), **evaluation, **files}, [*tables, *lines])
 
 

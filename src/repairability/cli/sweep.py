@@ -26,7 +26,9 @@ class Execution:
     """Where the runs are done."""
 
     panel: ClassVar[str] = "Where it runs"
-    executor: str = Option("local", help=f"{options.EXECUTORS}: see above.")
+    executor: str = Option(
+        "local", help=f"{options.EXECUTORS}: see above.", autocompletion=options.completing(options.EXECUTORS)
+    )
     workers: int = Option(2, help="For processes: how many.")
     address: str | None = Option(None, help="For ray: of a running cluster ('auto': this machine's).")
     gpus: float = Option(0.0, help="For ray: GPUs each job takes.")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from repairability._html import lines
 from repairability.tables import Table, Value, percent
 from repairability.transition import Interval, inside
 
@@ -50,6 +51,14 @@ class Transition(Value):
             for s, *scores in zip(self.sparsities, *self.series.values(), strict=True)
         ]
         return Table(("sparsity", *self.series, "region"), rows, caption=self.advice)
+
+    def charts(self) -> list[str]:
+        plotted = self.for_report()
+        bands = {"broad band": self.broad, "core": self.core}
+        shaded = {name: bounds for name, bounds in bands.items() if bounds is not None}
+        where = ", ".join(f"{name} {_words(bounds)}" for name, bounds in reversed(shaded.items()))
+        words = f"Method {self.method}: {where or 'no transition found'}."
+        return [lines(self.sparsities, plotted["series"], "Where the network gives way", words, shaded=shaded)]
 
     def to_dict(self) -> dict[str, Any]:
         plain = {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(self).items()}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from repairability._html import view
 from repairability.curves import MEASURES, OUTPUT, Curves, FloatArray
 from repairability.diagnostics.scan import LITERAL
 from repairability.errors import InputError, unknown, whole_of
@@ -64,6 +65,14 @@ class Diagnosis(Tidy):
         place = "the layer, in a network repaired for it" if self.observe == LITERAL else f"the {self.observe}"
         caption = f"repair {self.repair}, observed at {place}, {self.images} images ({self.fingerprint})"
         return Table(("layer", "sparsity", *self.measures), rows, caption=caption)
+
+    def charts(self) -> list[str]:
+        shown = [measure for measure in ("rr", OUTPUT) if measure in self.measures]
+        return [chart for measure in shown for chart in self.measured(measure).charts()]
+
+    def _repr_html_(self) -> str:
+        words = f"repair {self.repair}, {len(self.rr)} layers, {self.images} images"
+        return view(self.charts(), [], [replace(self.table(), title=f"All values: {words}")])
 
     def rows(self) -> list[dict[str, object]]:
         """One tidy row per layer and sparsity."""

@@ -69,7 +69,9 @@ class Checked(BaseModel):
 class RunSpec(Checked):
     """One run: prune, repair and evaluate one network (or detect its transition)."""
 
-    model: str = Field(description="a torchvision name, resnet20/32/44/56/110, digits, or package.module:callable")
+    model: str = Field(
+        description="a torchvision name, resnet20/32/44/56/110, digits, package.module:callable or file.py:callable"
+    )
     data: str = Field(description="a data set's name, npz:FILE or folder:FOLDER")
     task: Literal["prune", "detect"] = Field("prune", description="prune, repair and evaluate; or seek the transition")
     weights: str | None = Field(None, description="a state dict's file, 'imagenet', 'trained' (digits), none: random")

@@ -1,4 +1,4 @@
-"""Models by name: torchvision's, networks for 32 x 32 images, or any `package.module:callable`."""
+"""Models by name: torchvision's, networks for 32 x 32 images, any `package.module:callable` or `file.py:callable`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from repairability._imports import imported
+from repairability._imports import imported, imported_from_file, names_a_file
 from repairability._torch import batch_norms, evaluation_mode_, seeded
 from repairability._vision import torchvision
 from repairability.errors import InputError, first_line, unknown
@@ -50,7 +50,8 @@ def create_model(
     """Build a network by name, in eval mode.
 
     `name` is a torchvision model ("resnet18"), the first ResNet50 ("resnet50_v1"), a network for 32 x 32 images
-    ("resnet20", "vgg16_bn_quarter") or "package.module:callable". `num_classes` is handed to the builder.
+    ("resnet20", "vgg16_bn_quarter"), "package.module:callable" or "path/to/file.py:callable", which runs that file.
+    `num_classes` is handed to the builder.
     `weights` is a safetensors or torch file of a state dict, or "imagenet" for torchvision's own (downloaded once; with
     another `num_classes` the head is new). A file for another `num_classes` is an error, unless `new_head` asks for
     its body alone. Without it the weights are random, drawn from `seed`.
@@ -61,7 +62,7 @@ def create_model(
         _torchvision_builder(name)  # refuses what torchvision does not have
         with seeded(seed):
             return evaluation_mode_(pretrained_model(name, num_classes))
-    build = imported(name, "model") if ":" in name else MODELS.get(name) or _torchvision_builder(name)
+    build = _builder(name)
     options = {} if num_classes is None else {"num_classes": num_classes}
     with seeded(seed):
         try:
@@ -73,6 +74,15 @@ def create_model(
     if weights is not None:
         load_weights_(model, weights, new_head=new_head)
     return evaluation_mode_(model)
+
+
+def _builder(name: str) -> Callable[..., Any]:
+    if not names_a_file(name) and ":" not in name:
+        return MODELS.get(name) or _torchvision_builder(name)
+    build: Callable[..., Any] = (imported_from_file if names_a_file(name) else imported)(name, "model")
+    if isinstance(getattr(build, "__wrapped__", build), nn.Module):
+        raise InputError(f"{name!r} is a network, not what makes one: name a class, or a function that returns it")
+    return build
 
 
 def _torchvision_builder(name: str) -> Callable[..., Any]:

@@ -99,7 +99,7 @@ class Layers(Sequence[Layer]):
         self._index = {layer.name: i for i, layer in enumerate(self._layers)}
         self.n_all = n_all
         self.parameters = parameters
-        self.left_out = dict(left_out or {})
+        self.left_out: dict[str, str] = dict(left_out or {})
 
     def __len__(self) -> int:
         return len(self._layers)
@@ -178,6 +178,9 @@ class Layers(Sequence[Layer]):
 
     def __str__(self) -> str:
         return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
 
 def tensor_of(model: nn.Module, name: str) -> Tensor:

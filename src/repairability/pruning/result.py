@@ -9,11 +9,14 @@ from typing import Any
 
 from torch import nn
 
+from repairability._files import check_file, write_atomically
+from repairability._html import view
 from repairability.allocation import Allocation
-from repairability.checkpoints import DENSE, EXACT, FileInfo, save_checkpoint
+from repairability.checkpoints import DENSE, EXACT, FORMATS, FileInfo, save_checkpoint
 from repairability.curves import Curves
 from repairability.diagnostics import Diagnosis
 from repairability.masks import Masks
+from repairability.pruning.page import run_page
 from repairability.tables import Table, percent
 
 
@@ -76,8 +79,28 @@ class PruneResult:
         `format` "sparse" stores no zeros: the file is within some percent of the entropy of what it holds. `values`
         "float16" or "int8" (a scale for each filter) round the weights; what is returned states the largest error.
         """
+        return self._file(path, format, values)
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the file that `save` would write, by its format."""
+        return {format: self._file(None, format, EXACT).size for format in FORMATS}
+
+    def _file(self, path: str | os.PathLike[str] | None, format: str, values: str) -> FileInfo:
         way = {"recipe": self.recipe, "score": self.score, "repair": self.repair, "format": format, "values": values}
         return save_checkpoint(path, self.model, self.allocation, fingerprint=self.fingerprint, **way)
+
+    def report(self, path: str | os.PathLike[str], *, title: str = "A pruned network") -> None:
+        """Write a page about this run: one HTML file that needs nothing else, neither a network nor a library."""
+        check_file(path)
+        write_atomically(path, run_page(self, title))
+
+    def charts(self) -> list[str]:
+        """What can be drawn of it: each layer's sparsity, and what was measured of each."""
+        return [*self.allocation.charts(), *(self.diagnosis.charts() if self.diagnosis else [])]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return view(self.charts(), [*([self.trials_table()] if self.trials else []), self.table()])
 
     def table(self) -> Table:
         columns = ["layer", "kept", "total", "sparsity"]

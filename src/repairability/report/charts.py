@@ -9,22 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from repairability.curves import TITLES_OF_MEASURES
 from repairability.report import drawing
 from repairability.report.data import ReportData
 from repairability.report.drawing import GREY, ROOM, Row, altair, chart, layer_labels, level, lines
 from repairability.report.estimates import Estimate, estimates, gaps, how_measured, leaders
 from repairability.report.methods import STYLES, styles
+from repairability.report.recipes import recipes_chart
 from repairability.report.tables import TITLES, at_target, interval, layers_of, short_percent, targets
 
 if TYPE_CHECKING:
     from altair import LayerChart
 
-HEATMAPS = {
-    "rr": "rr: share of the damage left after repair",
-    "raw": "raw: damage of pruning",
-    "residual": "residual: damage left after repair",
-    "output": "output: damage at the network's output after repair",
-}
 SERIES = ("circle", "diamond", "triangle-up", "square", "cross", "star")
 
 
@@ -183,7 +179,7 @@ def heatmap(data: ReportData, measure: str = "rr") -> LayerChart | None:
         color=alt.Color("value:Q", scale=scale, legend=alt.Legend(gradientLength=alt.ExprRef("0.8 * width"))),
         tooltip=["layer:N", alt.Tooltip("sparsity:O", title="sparsity, %"), value],
     )
-    title = f"{HEATMAPS[measure]}{'' if measure == 'raw' else f' {data.diagnosis.repair}'}, {data.model}"
+    title = f"{TITLES_OF_MEASURES[measure]}{'' if measure == 'raw' else f' {data.diagnosis.repair}'}, {data.model}"
     return chart([tiles], title, words, height=22 * len(labels))
 
 
@@ -232,11 +228,17 @@ def _by_layer(
 def heatmaps(data: ReportData) -> dict[str, LayerChart | None]:
     """By measure, of each that was measured."""
     known = () if data.diagnosis is None else data.diagnosis.measures
-    return {measure: heatmap(data, measure) for measure in HEATMAPS if measure in known}
+    return {measure: heatmap(data, measure) for measure in TITLES_OF_MEASURES if measure in known}
 
 
 def named_charts(data: ReportData) -> dict[str, LayerChart]:
     """Every chart that the data can fill, by the name of its file."""
-    drawn = {"accuracy": accuracy(data), "heatmap": heatmap(data), "gap": gap(data), "transition": transition(data)}
+    drawn = {
+        "recipes": recipes_chart(data),
+        "accuracy": accuracy(data),
+        "heatmap": heatmap(data),
+        "gap": gap(data),
+        "transition": transition(data),
+    }
     drawn |= {f"layerwise_{100 * target:g}": layerwise(data, target) for target in targets(data)}
     return {name: chart for name, chart in drawn.items() if chart is not None}

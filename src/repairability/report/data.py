@@ -23,6 +23,8 @@ Fraction = Annotated[float, Field(ge=0, le=1, strict=True, allow_inf_nan=False)]
 Sparsity = Annotated[float, BeforeValidator(check_sparsity)]
 Score = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Images = Annotated[int, Field(ge=1, le=MOST_COUNT, strict=True)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Milliseconds = Annotated[list[Positive], Field(max_length=1000)]
 Bounds = Annotated[list[Sparsity], Field(min_length=2, max_length=2)]
 
 
@@ -50,6 +52,32 @@ class Result(TypedDict):
 
 
 @OPEN
+class RecipeRun(TypedDict):
+    """One run of a whole recipe, and the seconds it took."""
+
+    recipe: str
+    sparsity: Sparsity
+    seed: int
+    top1: Fraction
+    n: Images
+    seconds: Positive
+
+
+@OPEN
+class Shipped(TypedDict):
+    """A pruned network: bytes of its files; milliseconds by torch and accelerated, of each measurement, if any."""
+
+    recipe: str
+    sparsity: Sparsity
+    dense_bytes: Images
+    sparse_bytes: Images
+    parameters: Images
+    threads: Images
+    plain_ms: Milliseconds
+    ms: Milliseconds
+
+
+@OPEN
 class TransitionScores(TypedDict):
     """What a search for the transition found: series over the sparsities, null where one has no value."""
 
@@ -73,6 +101,8 @@ Text = Annotated[str, BeforeValidator(str)]
 PARTS: dict[str, TypeAdapter[Any]] = {
     "dense": TypeAdapter(Annotated[Dense, AfterValidator(MappingProxyType)] | None),
     "results": TypeAdapter(tuple[Annotated[Result, AfterValidator(MappingProxyType)], ...]),
+    "recipes": TypeAdapter(tuple[Annotated[RecipeRun, AfterValidator(MappingProxyType)], ...]),
+    "shipped": TypeAdapter(tuple[Annotated[Shipped, AfterValidator(MappingProxyType)], ...]),
     "transition": TypeAdapter(Annotated[TransitionScores, AfterValidator(_aligned)] | None),
     "projections": TypeAdapter(tuple[Text, ...]),
     "provenance": TypeAdapter(Annotated[dict[Text, Text], AfterValidator(MappingProxyType)]),
@@ -83,7 +113,8 @@ PARTS: dict[str, TypeAdapter[Any]] = {
 class ReportData(Value):
     """Results of one model on one data set; a part that is empty or None is left out of the report.
 
-    `results` holds one row per rule, repair, target sparsity and seed.
+    `results` holds one row per rule, repair, target sparsity and seed; `recipes` one per recipe, sparsity and seed;
+    `shipped` one per network whose bytes and milliseconds are shown.
     """
 
     title: str
@@ -96,6 +127,8 @@ class ReportData(Value):
     results: Sequence[Mapping[str, Any]] = ()
     transition: Mapping[str, Any] | None = None
     provenance: Mapping[str, str] = field(default_factory=dict)
+    recipes: Sequence[Mapping[str, Any]] = ()
+    shipped: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         for name, kind in PARTS.items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 
+from repairability._html.fragments import page_style
 from repairability.errors import MissingExtraError
 from repairability.report.drawing import vega_lite
 from repairability.tables import Table
@@ -84,7 +85,7 @@ class Page:
         panels = [panel for part in self.parts for panel in part.panels]
         charts = {name: _alive(chart) for panel in panels for name, chart in panel.charts.items()}
         json = script_json({"charts": {name: chart["spec"] for name, chart in charts.items()}, "csv": self.csv})
-        style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+        style, script = page_style(), (FOLDER / "page.js").read_text(encoding="utf-8")
         more = {"charts": charts, "json": json, "style": style, "script": script, "vega": _vega() if charts else ""}
         return environment.get_template("page.html").render(**vars(self), **more)
 

@@ -13,7 +13,9 @@ from repairability.report.drawing import ALL, PROJECTION
 from repairability.report.estimates import leaders, repairs
 from repairability.report.files import Contents
 from repairability.report.page import Card, Page, Panel, Part, Switch
-from repairability.report.tables import MEASURED, named_csv, named_tables, short_percent, targets
+from repairability.report.recipes import furthest_apart, recipes_chart, told
+from repairability.report.sheets import named_csv, named_tables
+from repairability.report.tables import MEASURED, short_percent, targets
 from repairability.tables import Table
 
 if TYPE_CHECKING:
@@ -39,7 +41,10 @@ def report_page(data: ReportData) -> str:
     marked = f"{PROJECTION} marks projection (shortcut) layers." if data.projections else ""
     core = [_panel({"transition": charts.transition(data)}, tables, "transition")]
     origin = [_panel({}, tables, "provenance")]
+    weighed = [_panel({}, tables, "shipped")]
     parts = [
+        Part("recipes", "What a recipe is worth", _recipes(data, tables), "Recipes"),
+        Part("shipped", "What it weighs and takes", weighed, "Bytes, ms"),
         Part("accuracy", "Accuracy against sparsity", _accuracy(data, tables), "Accuracy"),
         Part("diagnosis", "How repairable each layer is", _diagnosis(data, tables), "Diagnosis"),
         Part("allocations", "Where the sparsity goes", _allocations(data, tables), "Allocations", [("hint", marked)]),
@@ -70,6 +75,10 @@ def _accuracy(data: ReportData, tables: Mapping[str, Table]) -> list[Panel]:
     switch = Switch("repair", options) if len(options) > 2 else None
     drawn = {"accuracy": charts.accuracy(data), "gap": charts.gap(data)}
     return [_panel(drawn, tables, *MEASURED, switch=switch)]
+
+
+def _recipes(data: ReportData, tables: Mapping[str, Table]) -> list[Panel]:
+    return [_panel({"recipes": recipes_chart(data)}, tables, "recipes")]
 
 
 def _diagnosis(data: ReportData, tables: Mapping[str, Table]) -> list[Panel]:
@@ -105,14 +114,19 @@ def cards(data: ReportData) -> list[Card]:
         bn = data.dense.get("top1_bn")
         note = f"n = {data.dense['n']:,}" + ("" if bn is None else f"; BN recalibrated {100 * bn:.2f} %")
         shown.append(("Dense top-1", f"{100 * data.dense['top1']:.2f} %", note))
-    ranks = leaders(data)
+    apart = furthest_apart(data)
+    if apart is not None:
+        best, *others = apart[1]
+        note = told({recipe: apart[1][recipe] for recipe in others})
+        shown.append((f"Recipe {best} at {short_percent(apart[0])}", f"{100 * apart[1][best].mean:.2f} %", note))
+    ranks, which = leaders(data), "Best" if apart is None else "Best rule"
     step = max(1.0, (len(ranks) - 1) / (MOST_CARDS - 1))
     for leader in [ranks[round(i * step)] for i in range(min(MOST_CARDS, len(ranks)))]:
         note = " = ".join(leader.labels)
         if leader.runner_up is not None:
             estimate, label = leader.runner_up
             note += f"; next {label} {100 * estimate.mean:.2f} %"
-        shown.append((f"Best at {short_percent(leader.sparsity)}", f"{100 * leader.estimate.mean:.2f} %", note))
+        shown.append((f"{which} at {short_percent(leader.sparsity)}", f"{100 * leader.estimate.mean:.2f} %", note))
     layers = data.diagnosis.rr if data.diagnosis is not None else next(iter(data.allocations), None)
     if layers is not None:
         inside = sum(layer in layers for layer in data.projections)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from repairability.allocation import Allocation
 from repairability.report.estimates import Estimate, estimates, how_measured, repairs, span, sparsities
 from repairability.report.methods import ordered
-from repairability.tables import Table, csv_text, percent
+from repairability.tables import Table, percent
 
 if TYPE_CHECKING:
     from repairability.report.data import ReportData
@@ -198,24 +198,3 @@ def _text(column: str, value: object) -> str:
     if value is None or isinstance(value, bool):
         return "yes" if value else ""
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def sheets(data: ReportData) -> dict[str, tuple[Rows, Table]]:
-    """Every table the data can fill, by the name of its file: the rows at full precision, and the same for people."""
-    origin = [{"what": key, "value": text} for key, text in data.provenance.items()]
-    made = {name: (accuracy_rows(data, measure), accuracy(data, measure)) for name, measure in MEASURED.items()}
-    made |= {f"allocations_{100 * x:g}": (allocation_rows(data, x), allocations(data, x)) for x in targets(data)}
-    made["diagnosis"] = data.diagnosis.rows() if data.diagnosis else [], diagnosis(data)
-    made["transition"] = transition_rows(data), transition(data)
-    made["provenance"] = origin, printed(origin, ("what", "value"), "How these numbers were made")
-    return {name: (rows, table) for name, (rows, table) in made.items() if rows}
-
-
-def named_tables(data: ReportData) -> dict[str, Table]:
-    return {name: table for name, (_, table) in sheets(data).items()}
-
-
-def named_csv(data: ReportData) -> dict[str, str]:
-    """Every table as tidy rows, and `results`, the single runs with the keys of all of them."""
-    results = {"results": csv_text(data.results)} if data.results else {}
-    return results | {name: csv_text(rows) for name, (rows, _) in sheets(data).items()}

@@ -34,6 +34,7 @@ class Accelerated(nn.Module):
     way: str
     reason: str
     layers: list[LayerTime]
+    threads: int
     plain_ms: float
     ms: float
     build_seconds: float
@@ -44,7 +45,8 @@ class Accelerated(nn.Module):
         from repairability.deploy.runtime.replace import replace_layers_
 
         begun = time.perf_counter()
-        self.training, self.threads, self.reason = False, threads, ""
+        self.threads, self.reason = threads, ""
+        self.training = False
         plain = evaluation_mode_(copy_of(model)).requires_grad_(False)
         args, kwargs = arguments(plain, example)
         self._engine: Engine | None = None
