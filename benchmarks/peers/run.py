@@ -73,10 +73,14 @@ def run_script(name: str, folder: Path, words: list[str], threads: int, timeout:
         return read_json(out.read_text(encoding="utf-8"))
 
 
-def pieces(entries: dict[str, Any], kinds: tuple[str, ...], networks: list[str]) -> Iterator[tuple[str, str, str, float]]:
+def pieces(
+    entries: dict[str, Any], kinds: tuple[str, ...], networks: list[str]
+) -> Iterator[tuple[str, str, str, float]]:
     """(what, network, entry, sparsity), the masks first."""
     if "masks" in kinds:
-        yield from (("masks", records.MASKS[0], entry, records.MASKS[1]) for entry in entries if entries[entry]["masks"])
+        yield from (
+            ("masks", records.MASKS[0], entry, records.MASKS[1]) for entry in entries if entries[entry]["masks"]
+        )
     for what in ("accuracy", "seconds"):
         if what in kinds:
             for network in networks:

@@ -41,7 +41,7 @@ def prune_by_activation(model: nn.Module, layers: list[str], images: list[Tensor
 
 ENTRIES = {
     "large_final, global": Entry(prune_globally, lambda model, layers, s: prune_globally(model, layers, [], s)),
-    "large_final, by layer": Entry(prune_by_layer, lambda model, layers, s: prune_by_layer(model, layers, [], s)),
+    "large_final, by layer": Entry(prune_by_layer, lambda model, layers, s: prune_by_layer(model, layers, [], s), ()),
     "wanda, by layer": Entry(prune_by_activation),
 }
 

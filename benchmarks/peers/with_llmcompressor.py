@@ -1,8 +1,7 @@
-"""llm-compressor: SparseGPT and Wanda through `oneshot`, on the small language model.
+"""llm-compressor: SparseGPT and Wanda through `oneshot`, each by layer.
 
 `oneshot` takes models of transformers only, and looks up their configuration on the disk: the network is wrapped in
-such a model first (`as_pretrained`, not counted as a user's code, since a user of it has one). Convolutions are not
-among the layers that its sequential pipeline knows from a network like ResNet, so the others are not tried.
+such a model first (`as_pretrained`, not counted as a user's code, since its users have one).
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import tempfile
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from work import Entry, main
 
@@ -24,7 +22,7 @@ def as_pretrained(model: nn.Module) -> Any:
 
     class Wrapped(PreTrainedModel):  # type: ignore[misc, no-any-unimported]
         config_class = Config
-        _no_split_modules = ("Block",)
+        _no_split_modules = sorted({type(x).__name__ for x in model.modules()} & {"Block", "BasicBlock"})
 
         def __init__(self, config: Any) -> None:
             super().__init__(config)
@@ -56,7 +54,7 @@ def prune_with_sparsegpt(model: nn.Module, layers: list[str], images: list[Tenso
     from llmcompressor import oneshot
     from llmcompressor.modifiers.pruning import SparseGPTModifier
 
-    recipe = SparseGPTModifier(sparsity=sparsity, targets=["Block"], ignore=["re:.*head"])
+    recipe = SparseGPTModifier(sparsity=sparsity, targets=[f"network.{name}" for name in layers])
     oneshot(model=as_pretrained(model), dataset=loader(images), recipe=recipe)
     return model
 
@@ -65,14 +63,15 @@ def prune_with_wanda(model: nn.Module, layers: list[str], images: list[Tensor], 
     from llmcompressor import oneshot
     from llmcompressor.modifiers.pruning import WandaPruningModifier
 
-    recipe = WandaPruningModifier(sparsity=sparsity, targets=["Block"], ignore=["re:.*head"])
+    recipe = WandaPruningModifier(sparsity=sparsity, targets=[f"network.{name}" for name in layers])
     oneshot(model=as_pretrained(model), dataset=loader(images), recipe=recipe)
     return model
 
 
+EVERY = ("resnet20", "resnet18", "gpt")
 ENTRIES = {
-    "SparseGPT": Entry(prune_with_sparsegpt, None, ("gpt",)),
-    "Wanda": Entry(prune_with_wanda, None, ("gpt",)),
+    "SparseGPT": Entry(prune_with_sparsegpt, None, EVERY),
+    "Wanda": Entry(prune_with_wanda, None, EVERY),
 }
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def prune_globally(model: nn.Module, layers: list[str], images: list[Tensor], sp
 
 ENTRIES = {
     "LevelPruner, global": Entry(prune_globally, lambda model, layers, s: prune_globally(model, layers, [], s)),
-    "LevelPruner, by layer": Entry(prune_by_layer, lambda model, layers, s: prune_by_layer(model, layers, [], s)),
+    "LevelPruner, by layer": Entry(prune_by_layer, lambda model, layers, s: prune_by_layer(model, layers, [], s), ()),
 }
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def prune_by_layer(model: nn.Module, layers: list[str], images: list[Tensor], sp
 EVERY = ("resnet20", "resnet18", "gpt")
 ENTRIES = {
     "global L1": Entry(prune_globally, lambda model, layers, s: prune_globally(model, layers, [], s), EVERY),
-    "L1 by layer": Entry(prune_by_layer, lambda model, layers, s: prune_by_layer(model, layers, [], s), EVERY),
+    "L1 by layer": Entry(prune_by_layer, lambda model, layers, s: prune_by_layer(model, layers, [], s), ("gpt",)),
 }
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ Prune = Callable[[nn.Module, list[str], list[Tensor], float], nn.Module]
 class Entry:
     """A way to prune, as a user of the peer would write it.
 
-    `masks`, where it is given, is the same without recovery: what allocation and masks alone take.
+    `masks`, where it is given, is the same without recovery: what allocation and masks alone take. `networks` are
+    those it is scored on; magnitude by layer, the same with every peer, is scored once.
     """
 
     prune: Prune
@@ -114,7 +115,7 @@ def reached(dense: nn.Module, pruned: nn.Module, layers: list[str]) -> float:
 
 
 def timed(work: Callable[[nn.Module], Any], model: nn.Module, repeats: int) -> tuple[Any, float, list[float]]:
-    """What the last run gave, by how many MB the process grew in the first, and the seconds of each; copies not counted."""
+    """What the last run gave, by how many MB the first one grew the process, each one's seconds without the copy."""
     times: list[float] = []
     grown = 0.0
     for i in range(repeats):

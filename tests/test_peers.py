@@ -1,0 +1,104 @@
+"""The page docs/peers.md is what its records print; records are strict JSON with what a figure must carry; pins are exact.
+
+Nothing here touches a peer: its environment may be anywhere or nowhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PEERS = Path(__file__).parents[1] / "benchmarks" / "peers"
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, PEERS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+records, features, page = loaded("records"), loaded("features"), loaded("page")
+NAMES = list(records.PEERS)
+
+
+def test_the_page_is_what_the_records_print() -> None:
+    written = page.PAGE.read_text(encoding="utf-8")
+    assert written == page.page(), "out of date: python benchmarks/peers/page.py --write"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pins_are_exact(name: str) -> None:
+    lines = (PEERS / "pins" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    assert "torch==2.13.0" in pins
+    assert not any(pin.startswith(("nvidia-cu", "triton")) for pin in pins)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_record_has_what_a_figure_must_carry(name: str) -> None:
+    known = records.read(name)
+    assert known["peer"] == name
+    assert set(known) == {"peer", "install", "work"}
+    if known["install"] is not None:
+        assert all(known["install"][field] for field in records.INSTALL_FIELDS)
+    keys = [records.key_of(work) for work in known["work"]]
+    assert keys == sorted(set(keys))
+    for work in known["work"]:
+        if "the process ended" not in work.get("failed", "") and "took more than" not in work.get("failed", ""):
+            assert all(field in work for field in records.WORK_FIELDS), records.key_of(work)
+        wanted = {"masks": {"seconds"}, "seconds": {"seconds"}, "accuracy": {"seconds", "score", "reached"}}
+        assert "failed" in work or wanted[work["what"]] <= set(work)
+
+
+def test_a_record_is_written_and_read_back(tmp_path: Path) -> None:
+    work = {"what": "accuracy", "network": "resnet20", "entry": "b", "sparsity": 0.9, "score": 1.0}
+    content = {"peer": "nncf", "install": None, "work": [work, {**work, "entry": "a"}]}
+    records.write(content, tmp_path)
+    assert [x["entry"] for x in records.read("nncf", tmp_path)["work"]] == ["a", "b"]
+    assert records.read("nni", tmp_path) == {"peer": "nni", "install": None, "work": []}
+    assert [name for name, _ in records.every(tmp_path)] == ["nncf"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lines_are_counted_from_the_script(name: str) -> None:
+    counts = page.lines_of(name)
+    assert counts
+    assert all(0 < count < 20 for count in counts.values())
+
+
+def test_lines_of_our_own() -> None:
+    assert page.lines_of("repairability")["strong"] == 2  # the import and the call
+
+
+def test_undominated_is_neither_worse_nor_slower_than_another() -> None:
+    figures = {("a", "", 0.9): (80.0, 1.0, 0.0), ("b", "", 0.9): (90.0, 2.0, 0.0), ("c", "", 0.9): (85.0, 3.0, 0.0)}
+    stars = [page.beaten(mine, figures, 0.9, "resnet20") for mine in figures.values()]
+    assert stars == ["*", "*", ""]
+    assert [page.beaten(mine, figures, 0.9, "gpt") for mine in figures.values()] == ["*", "", ""]
+
+
+def test_evidence_is_looked_up(tmp_path: Path) -> None:
+    assert features.missing_evidence(tmp_path) == []  # no environment, nothing to look up
+    site = tmp_path / "torchao" / "lib" / "python3.11" / "site-packages" / "torchao" / "sparsity"
+    site.mkdir(parents=True)
+    (site / "wanda.py").write_text("class WandaSparsifier:\n    sparsity_level = hessian = 1\n", encoding="utf-8")
+    wrong = features.missing_evidence(tmp_path)
+    assert not [x for x in wrong if x.startswith(("torchao, unstructured", "torchao, allocation"))]
+    assert [x for x in wrong if x.startswith("torchao, second_order")]  # it must lack what it has here
+    assert [x for x in wrong if x.startswith("torchao, layers: no ")]
+
+
+def test_every_cell_of_the_feature_table_has_evidence() -> None:
+    table, evidence = features.table_of_features()
+    assert len(table.columns) == len(NAMES) + 1 == len(evidence) + 1
+    assert all(cell for row in table.rows for cell in row)
