@@ -1,4 +1,4 @@
-"""The page docs/peers.md is what its records print; records are strict JSON with what a figure must carry; pins are exact.
+"""docs/peers.md is what its records print; these are strict JSON with what a figure must carry; pins are exact.
 
 Nothing here touches a peer: its environment may be anywhere or nowhere.
 """

@@ -6,6 +6,7 @@ such a model first (`as_pretrained`, not counted as a user's code, since its use
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from typing import Any
 
@@ -15,12 +16,12 @@ from work import Entry, main
 
 def as_pretrained(model: nn.Module) -> Any:
     """The network inside a transformers' model of its own type, whose configuration is saved where it is looked for."""
-    from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+    transformers: Any = importlib.import_module("transformers")
 
-    class Config(PretrainedConfig):  # type: ignore[misc, no-any-unimported]
+    class Config(transformers.PretrainedConfig):  # type: ignore[misc]
         model_type = "manual-gpt"
 
-    class Wrapped(PreTrainedModel):  # type: ignore[misc, no-any-unimported]
+    class Wrapped(transformers.PreTrainedModel):  # type: ignore[misc]
         config_class = Config
         _no_split_modules = sorted({type(x).__name__ for x in model.modules()} & {"Block", "BasicBlock"})
 
@@ -36,7 +37,7 @@ def as_pretrained(model: nn.Module) -> Any:
         def _init_weights(self, module: nn.Module) -> None:
             """They are there."""
 
-    AutoConfig.register(Config.model_type, Config, exist_ok=True)
+    transformers.AutoConfig.register(Config.model_type, Config, exist_ok=True)
     folder = tempfile.mkdtemp()
     Config().save_pretrained(folder)
     return Wrapped(Config.from_pretrained(folder)).eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 from work import Entry, main
@@ -43,7 +44,7 @@ def masks_of(rule: str) -> Callable[[nn.Module, list[str], float], object]:
     def masks(model: nn.Module, layers: list[str], sparsity: float) -> object:
         import repairability as rp
 
-        options = {"over": "prunable"} if rule == "global" else {}
+        options: dict[str, Any] = {"over": "prunable"} if rule == "global" else {}
         return rp.make_masks(model, rp.allocate(model, sparsity=sparsity, rule=rule, **options))
 
     return masks

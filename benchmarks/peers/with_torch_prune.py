@@ -10,7 +10,7 @@ def prune_globally(model: nn.Module, layers: list[str], images: list[Tensor], sp
     from torch.nn.utils import prune
 
     pairs = [(model.get_submodule(name), "weight") for name in layers]
-    prune.global_unstructured(pairs, pruning_method=prune.L1Unstructured, amount=sparsity)  # type: ignore[no-untyped-call]
+    prune.global_unstructured(pairs, pruning_method=prune.L1Unstructured, amount=sparsity)
     for module, name in pairs:
         prune.remove(module, name)  # type: ignore[no-untyped-call]
     return model

@@ -108,10 +108,8 @@ NETWORKS: Mapping[str, Callable[..., Loaded]] = {
 def reached(dense: nn.Module, pruned: nn.Module, layers: list[str]) -> float:
     """The share of the prunable weights that is gone: zero, or no longer there."""
 
-    def kept(model: nn.Module) -> int:
-        return sum(int(model.get_submodule(name).weight.count_nonzero()) for name in layers)  # type: ignore[operator]
-
-    return 1 - kept(pruned) / sum(dense.get_parameter(f"{name}.weight").numel() for name in layers)
+    kept = sum(int(pruned.get_parameter(f"{name}.weight").count_nonzero()) for name in layers)
+    return 1 - kept / sum(dense.get_parameter(f"{name}.weight").numel() for name in layers)
 
 
 def timed(work: Callable[[nn.Module], Any], model: nn.Module, repeats: int) -> tuple[Any, float, list[float]]:
