@@ -16,6 +16,7 @@ ROOT = HERE.parents[1]
 PINS = HERE / "pins"
 BASE = "torch_prune"  # torch alone: what every other environment begins with
 HARNESS = "harness"  # what work.py needs beside a peer, installed when the peer has been measured
+READY = ".ready"  # stands in an environment that is whole
 IMPORTS = 5  # processes whose import is timed; the median counts
 
 
@@ -88,4 +89,5 @@ def made(name: str, folder: Path, statement: str) -> dict[str, Any]:
     except subprocess.CalledProcessError as error:
         raise InstallError(f"it is installed, but {statement!r} fails") from error
     pip(folder, "--no-deps", "-r", str(PINS / f"{HARNESS}.txt"))  # its own versions of what the peer has not pinned
+    (folder / READY).touch()
     return facts

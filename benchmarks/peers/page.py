@@ -11,24 +11,17 @@ from __future__ import annotations
 import argparse
 import ast
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import records
 from features import missing_evidence, table_of_features
+from figures import NAMES, circumstances, costs, label, masks, scores, verdicts, works
 
 from repairability._files import write_atomically
 from repairability.report.markup import to_markdown
 from repairability.tables import Table
 
 PAGE = records.HERE.parents[1] / "docs" / "peers.md"
-OURS = "repairability"
-NAMES = {
-    "resnet20": ("ResNet20 / CIFAR-10", "top-1, %"),
-    "resnet18": ("ResNet18 / CIFAR-100", "top-1, %"),
-    "gpt": ("The small language model of docs/transformer.md", "test perplexity per character; less is better"),
-}
 INTRODUCTION = """\
 Each peer in an environment of its own, from exact pins (`benchmarks/peers/pins`), with the same trained network, the
 same unlabeled images and the same test set; one-shot, with the recovery that the peer has, without labels or training.
@@ -37,22 +30,6 @@ same unlabeled images and the same test set; one-shot, with the recovery that th
 would write stands in `benchmarks/peers/with_NAME.py`. Sparsity is over the prunable layers (every convolution but the
 stem, without the classifier; the linear layers of the language model's blocks); the same list is given to every peer
 that takes one."""
-
-Work = dict[str, Any]
-
-
-def works(network: str, what: str) -> list[tuple[str, Work]]:
-    """(peer, piece of work) of all peers."""
-    return [
-        (name, work)
-        for name, known in records.every()
-        for work in known["work"]
-        if work["network"] == network and work["what"] == what
-    ]
-
-
-def label(name: str, entry: str) -> str:
-    return f"{records.PEERS[name].label}: {entry}"
 
 
 def lines_of(name: str) -> dict[str, int]:
@@ -70,104 +47,6 @@ def lines_of(name: str) -> dict[str, int]:
             rows = {row for x in body for row in range(x.lineno, (x.end_lineno or x.lineno) + 1)}
             counts[str(key.value)] = len([row for row in rows if source.splitlines()[row - 1].strip()])
     return counts
-
-
-def masks() -> Table:
-    found = sorted(works(records.MASKS[0], "masks"), key=lambda x: x[1].get("seconds", float("inf")))
-    rows = []
-    ours = min((x["seconds"] for name, x in found if name == OURS and "seconds" in x), default=None)
-    for name, work in found:
-        if "failed" in work:
-            rows.append((label(name, work["entry"]), "failed", "", work["failed"]))
-        else:
-            times = [1e3 * x for x in work["times"]]
-            spread = f"{min(times):.0f} to {max(times):.0f} of {len(times)}"
-            ratio = "" if ours is None else f"{work['seconds'] / ours:.1f}"
-            rows.append((label(name, work["entry"]), f"{1e3 * work['seconds']:.0f}", ratio, spread))
-    columns = ("entry", "ms", "times ours", "range")
-    return Table(columns, rows, caption=circumstances([x for _, x in found]))
-
-
-def circumstances(found: Sequence[Work]) -> str:
-    """What the figures of a table hang on, once."""
-
-    def all_of(field: str) -> str:
-        return ", ".join(sorted({str(x[field]) for x in found if field in x}))
-
-    parts = {"Commit": "commit", "date": "date", "hardware": "hardware", "threads": "threads", "seed": "seed"}
-    said = [f"{title}: {all_of(field)}" for title, field in parts.items() if all_of(field)]
-    about = all_of("about")
-    return "; ".join([*([about] if about else []), *said]) + "."
-
-
-def scores(network: str) -> Table:
-    """A line for each entry: the score at each sparsity, with the one that was reached where it is another."""
-    found = works(network, "accuracy")
-    sparsities = records.SPARSITIES[network]
-    entries = list(dict.fromkeys((name, work["entry"]) for name, work in found))
-    better = min if network == "gpt" else max
-    known = {(name, x["entry"], x["sparsity"]): x for name, x in found}
-    best = {
-        s: better((x["score"] for (_, _, at), x in known.items() if at == s and "score" in x), default=None)
-        for s in sparsities
-    }
-    rows = []
-    for name, entry in entries:
-        cells = [shown(known.get((name, entry, s)), best[s]) for s in sparsities]
-        rows.append((label(name, entry), *cells))
-    columns = ("entry", *(f"{100 * s:g} %" for s in sparsities))
-    title, unit = NAMES[network]
-    return Table(columns, rows, f"{title}: {unit}", circumstances([x for _, x in found]))
-
-
-def shown(work: Work | None, best: float | None) -> str:
-    if work is None:
-        return "-"
-    if "failed" in work:
-        return "failed"
-    text = f"{work['score']:.2f}"
-    away = abs(work["reached"] - work["sparsity"]) > 5e-4
-    marked = f"{text} (best)" if work["score"] == best else text
-    return f"{marked} at {100 * work['reached']:.2f} %" if away else marked
-
-
-def costs(network: str) -> Table:
-    """Seconds and memory at each sparsity, and whether any entry is both better and faster."""
-    scored = {(n, x["entry"], x["sparsity"]): x for n, x in works(network, "accuracy") if "score" in x}
-    timed = {(n, x["entry"], x["sparsity"]): x for n, x in works(network, "seconds") if "seconds" in x}
-    figures = {key: (x["score"], (timed.get(key) or x)["seconds"], x["grown_mb"]) for key, x in scored.items()}
-    sparsities = records.SPARSITIES[network]
-    rows = []
-    for name, entry in dict.fromkeys((n, e) for n, e, _ in figures):
-        cells = []
-        for s in sparsities:
-            mine = figures.get((name, entry, s))
-            cells.append("-" if mine is None else f"{seconds_text(mine[1])}{beaten(mine, figures, s, network)}")
-        memory = max(m for (n, e, _), (_, _, m) in figures.items() if (n, e) == (name, entry))
-        rows.append((label(name, entry), *cells, f"{memory:,.0f}"))
-    used = [timed.get(key) or x for key, x in scored.items()]
-    beside = (
-        "" if len(timed) >= len(scored) else " Seconds beside other jobs on the machine where no idle run is on record."
-    )
-    columns = ("entry", *(f"{100 * s:g} %" for s in sparsities), "MB")
-    caption = (
-        "Seconds of a pruning with its recovery, without imports and evaluation; * where no entry is at once better "
-        f"and faster. MB: by how much the process grew at its peak, at most.{beside} {circumstances(used)}"
-    )
-    return Table(columns, rows, f"{NAMES[network][0]}: seconds", caption)
-
-
-def seconds_text(seconds: float) -> str:
-    return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.0f}"
-
-
-def beaten(
-    mine: tuple[float, float, float], figures: dict[Any, tuple[float, float, float]], s: float, network: str
-) -> str:
-    sign = -1 if network == "gpt" else 1
-    others = [x for (_, _, at), x in figures.items() if at == s and x is not mine]
-    dominated = any(sign * x[0] >= sign * mine[0] and x[1] <= mine[1] and x[:2] != mine[:2] for x in others)
-    return "" if dominated else "*"
 
 
 def failures() -> list[str]:
@@ -214,7 +93,7 @@ def adoption() -> Table:
 
 def page() -> str:
     table, evidence = table_of_features()
-    text = ["# Peers, measured", "", INTRODUCTION, ""]
+    text = ["# Peers, measured", "", INTRODUCTION, "", *verdicts(), ""]
     text += ["## Allocation and masks", "", "ResNet18 at 95 %, from the network to its masks; medians.", ""]
     text.append(to_markdown(masks()))
     text += ["## Accuracy without labels", ""]

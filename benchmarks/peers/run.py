@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import records
-from environments import ROOT, InstallError, made, python_of
+from environments import READY, ROOT, InstallError, made, python_of
 
 from repairability._json import read_json
 from repairability.provenance import hardware, provenance
@@ -40,7 +40,7 @@ def installed(name: str, folder: Path, again: bool) -> bool:
     if known["install"] and not again:
         if "failed" in known["install"]:
             return False
-        if python_of(folder).exists():
+        if (folder / READY).exists():
             return True
     print(f"{name}: making its environment in {folder}", flush=True)
     try:

@@ -40,7 +40,16 @@ def as_pretrained(model: nn.Module) -> Any:
     transformers.AutoConfig.register(Config.model_type, Config, exist_ok=True)
     folder = tempfile.mkdtemp()
     Config().save_pretrained(folder)
-    return Wrapped(Config.from_pretrained(folder)).eval()
+    config = Config()
+    config.name_or_path = folder
+    return Wrapped(config).eval()
+
+
+def tokenizer() -> Any:
+    """It asks for one wherever it is given data, even data that is tokenized."""
+    transformers: Any = importlib.import_module("transformers")
+    tokenizers: Any = importlib.import_module("tokenizers")
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(tokenizers.models.WordLevel()))
 
 
 def loader(batches: list[Tensor]) -> Any:
@@ -56,7 +65,7 @@ def prune_with_sparsegpt(model: nn.Module, layers: list[str], images: list[Tenso
     from llmcompressor.modifiers.pruning import SparseGPTModifier
 
     recipe = SparseGPTModifier(sparsity=sparsity, targets=[f"network.{name}" for name in layers])
-    oneshot(model=as_pretrained(model), dataset=loader(images), recipe=recipe)
+    oneshot(model=as_pretrained(model), dataset=loader(images), recipe=recipe, processor=tokenizer())
     return model
 
 
@@ -65,7 +74,7 @@ def prune_with_wanda(model: nn.Module, layers: list[str], images: list[Tensor], 
     from llmcompressor.modifiers.pruning import WandaPruningModifier
 
     recipe = WandaPruningModifier(sparsity=sparsity, targets=[f"network.{name}" for name in layers])
-    oneshot(model=as_pretrained(model), dataset=loader(images), recipe=recipe)
+    oneshot(model=as_pretrained(model), dataset=loader(images), recipe=recipe, processor=tokenizer())
     return model
 
 
