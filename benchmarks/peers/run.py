@@ -100,7 +100,10 @@ def measure(name: str, given: argparse.Namespace) -> None:
     wanted = list(pieces(entries, given.only, given.networks))
     done = {records.key_of(x) for x in records.read(name)["work"]}
     todo = wanted if given.again else [x for x in wanted if x not in done]
+    failed = set()
     for i, (what, network, entry, sparsity) in enumerate(todo, 1):
+        if (what, network, entry) in failed:
+            continue  # it would fail at every sparsity, each time after its imports
         words = ["--what", what, "--network", network, "--entry", entry, "--sparsity", str(sparsity)]
         words += ["--threads", str(given.threads)]
         figures = run_script(name, folder, [*places, *words], given.threads, given.timeout)
@@ -108,6 +111,8 @@ def measure(name: str, given: argparse.Namespace) -> None:
         known = records.read(name)
         known["work"] = [x for x in known["work"] if records.key_of(x) != records.key_of(work)] + [work]
         records.write(known)
+        if "failed" in figures:
+            failed.add((what, network, entry))
         said = figures.get("failed") or f"{figures.get('score', '')} {figures['seconds']:.3f} s"
         print(f"{name} {i}/{len(todo)}: {what}, {network}, {entry}, {sparsity:g}: {said}", flush=True)
 

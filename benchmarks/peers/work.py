@@ -18,6 +18,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 import repairability as rp
+from repairability._vision import torchvision
 from repairability.provenance import forget_peak_memory, hardware, peak_memory
 
 BENCHMARKS = Path(__file__).resolve().parents[1]
@@ -171,6 +173,8 @@ def main(imports: tuple[str, ...], packages: tuple[str, ...], entries: Mapping[s
     torch.set_num_threads(given.threads)
     torch.manual_seed(SEED)
     warnings.simplefilter("ignore")
+    with suppress(rp.MissingExtraError):
+        torchvision()  # some peers import it by themselves, which fails where its operators do not fit this torch
     for name in imports:
         importlib.import_module(name)  # its seconds are told apart
     loaded = NETWORKS[given.network](given.shared, given.data)
