@@ -74,7 +74,8 @@ def scores(network: str) -> Table:
     }
     rows = []
     for name, entry in entries:
-        cells = [shown(known.get((name, entry, s)), best[s]) for s in sparsities]
+        failed = next((x for (n, e, _), x in known.items() if (n, e) == (name, entry) and "failed" in x), None)
+        cells = [shown(known.get((name, entry, s), failed), best[s]) for s in sparsities]
         rows.append((label(name, entry), *cells))
     columns = ("entry", *(f"{100 * s:g} %" for s in sparsities))
     title, unit = NAMES[network]

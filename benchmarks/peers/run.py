@@ -98,21 +98,22 @@ def measure(name: str, given: argparse.Namespace) -> None:
     if "failed" in entries:
         sys.exit(f"{name}: {entries['failed']}")
     wanted = list(pieces(entries, given.only, given.networks))
-    done = {records.key_of(x) for x in records.read(name)["work"]}
-    todo = wanted if given.again else [x for x in wanted if x not in done]
-    failed = set()
+    known = [] if given.again else records.read(name)["work"]
+    done = {records.key_of(x) for x in known}
+    failed = {(x["network"], x["entry"]) for x in known if "failed" in x}
+    todo = [x for x in wanted if x not in done and x[1:3] not in failed]
     for i, (what, network, entry, sparsity) in enumerate(todo, 1):
-        if (what, network, entry) in failed:
+        if (network, entry) in failed:
             continue  # it would fail at every sparsity, each time after its imports
         words = ["--what", what, "--network", network, "--entry", entry, "--sparsity", str(sparsity)]
         words += ["--threads", str(given.threads)]
         figures = run_script(name, folder, [*places, *words], given.threads, given.timeout)
         work = {"what": what, "network": network, "entry": entry, "sparsity": sparsity, **figures, **facts()}
-        known = records.read(name)
-        known["work"] = [x for x in known["work"] if records.key_of(x) != records.key_of(work)] + [work]
-        records.write(known)
+        content = records.read(name)
+        content["work"] = [x for x in content["work"] if records.key_of(x) != records.key_of(work)] + [work]
+        records.write(content)
         if "failed" in figures:
-            failed.add((what, network, entry))
+            failed.add((network, entry))
         said = figures.get("failed") or f"{figures.get('score', '')} {figures['seconds']:.3f} s"
         print(f"{name} {i}/{len(todo)}: {what}, {network}, {entry}, {sparsity:g}: {said}", flush=True)
 

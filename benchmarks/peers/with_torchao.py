@@ -31,7 +31,7 @@ def prune_by_norm(model: nn.Module, layers: list[str], images: list[Tensor], spa
 EVERY = ("resnet20", "resnet18", "gpt")
 ENTRIES = {
     "WandaSparsifier": Entry(prune_by_activation, None, EVERY),
-    "WeightNormSparsifier": Entry(prune_by_norm, lambda model, layers, s: prune_by_norm(model, layers, [], s)),
+    "WeightNormSparsifier": Entry(prune_by_norm, lambda model, layers, s: prune_by_norm(model, layers, [], s), EVERY),
 }
 
 if __name__ == "__main__":
