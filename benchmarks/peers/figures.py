@@ -57,8 +57,11 @@ def circumstances(found: Sequence[Work]) -> str:
 
     parts = {"Commit": "commit", "date": "date", "hardware": "hardware", "seed": "seed"}
     said = [f"{title}: {all_of(field)}" for title, field in parts.items() if all_of(field)]
+    loads = [x["load"] for x in found if "load" in x]
+    if loads:
+        said.append(f"load of the machine before the work: {min(loads):g} to {max(loads):g}")
     about = all_of("about")
-    return "; ".join([*([about] if about else []), *said]) + "."
+    return "; ".join([*([about] if about else []), *said]) + "." if found else ""
 
 
 def scores(network: str) -> Table:

@@ -65,6 +65,12 @@ def failures() -> list[str]:
     return lines
 
 
+def usage() -> list[str]:
+    """How each peer was used: what its script says of itself."""
+    sources = {name: records.script_of(name).read_text(encoding="utf-8") for name in records.PEERS}
+    return [f"- {' '.join((ast.get_docstring(ast.parse(x)) or name).split())}" for name, x in sources.items()]
+
+
 def adoption() -> Table:
     rows = []
     for name, known in records.every():
@@ -96,10 +102,11 @@ def page() -> str:
     text = ["# Peers, measured", "", INTRODUCTION, "", *verdicts(), ""]
     text += ["## Allocation and masks", "", "ResNet18 at 95 %, from the network to its masks; medians.", ""]
     text.append(to_markdown(masks()))
-    text += ["## Accuracy without labels", ""]
+    text += ["## Accuracy without labels", "", "A dash: not measured yet.", ""]
     text += [to_markdown(scores(x)) for x in NAMES if works(x, "accuracy")]
     text += ["## What it takes", ""]
-    text += [to_markdown(costs(x)) for x in NAMES if works(x, "accuracy")]
+    text += [to_markdown(costs(x)) for x in NAMES if any("score" in work for _, work in works(x, "accuracy"))]
+    text += ["## How each was used", "", *usage(), ""]
     text += ["## What failed", "", *(failures() or ["Nothing."]), ""]
     text += ["## What it costs to adopt", "", to_markdown(adoption())]
     text += ["## What there is", "", to_markdown(table), *evidence]

@@ -1,4 +1,6 @@
-"""This library: its recipes, and the rules that need no data by themselves."""
+"""repairability: its recipes on the images, and the rules that need no data by themselves. On the language model it is
+told to prune linear layers, by its own allocation or uniformly, as the others do.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import argparse
 import copy
 import importlib
 import json
+import os
 import platform
 import statistics
 import sys
@@ -178,12 +179,14 @@ def main(imports: tuple[str, ...], packages: tuple[str, ...], entries: Mapping[s
     for name in imports:
         importlib.import_module(name)  # its seconds are told apart
     loaded = NETWORKS[given.network](given.shared, given.data)
+    load = round(os.getloadavg()[0], 1)  # of the machine, before the work: seconds beside others are no figure
     figures = done(entries[given.entry], given.what, loaded, given.sparsity)
     facts = {
         "about": loaded.about,
         "seed": SEED,
         "threads": given.threads,
         "hardware": hardware(),
+        "load": load,
         "versions": {"python": platform.python_version(), **{x: metadata.version(x) for x in packages}},
     }
     given.out.write_text(json.dumps({**figures, **facts}, allow_nan=False), encoding="utf-8")
