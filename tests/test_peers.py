@@ -5,6 +5,7 @@ Nothing here touches a peer: its environment may be anywhere or nowhere.
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import re
 import sys
@@ -27,6 +28,7 @@ def loaded(name: str) -> ModuleType:
 
 
 records, features, figures, page = (loaded(name) for name in ("records", "features", "figures", "page"))
+environments, run = loaded("environments"), loaded("run")
 NAMES = list(records.PEERS)
 
 
@@ -102,3 +104,59 @@ def test_every_cell_of_the_feature_table_has_evidence() -> None:
     table, evidence = features.table_of_features()
     assert len(table.columns) == len(NAMES) + 1 == len(evidence) + 1
     assert all(cell for row in table.rows for cell in row)
+
+
+SCRIPT = """
+import json, sys, time
+words, out = sys.argv[1:-2], sys.argv[-1]
+if "die" in words: sys.exit("a last line")
+if "sleep" in words: time.sleep(60)
+open(out, "w").write(json.dumps({"words": words}))
+"""
+
+
+def test_a_script_answers_dies_or_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    monkeypatch.setattr(records, "script_of", lambda name: script)
+    monkeypatch.setattr(run, "python_of", lambda folder: Path(sys.executable))
+    assert run.run_script("nncf", tmp_path, ["a", "b"], 1, None) == {"words": ["a", "b"]}
+    assert run.run_script("nncf", tmp_path, ["die"], 1, None) == {"failed": "the process ended with 1: a last line"}
+    assert run.run_script("nncf", tmp_path, ["sleep"], 1, 0.2) == {"failed": "it took more than 0.2 s"}
+
+
+def test_what_is_on_record_or_failed_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    monkeypatch.setattr(records.read, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(records.write, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(run, "installed", lambda name, folder, again: True)
+    asked: list[list[str]] = []
+
+    def answered(name: str, folder: Path, words: list[str], threads: int, timeout: float | None) -> dict[str, object]:
+        if "--list" in words:
+            return {x: {"masks": False, "networks": ["resnet20"]} for x in ("good", "bad")}
+        asked.append(words)
+        return {"failed": "no"} if "bad" in words else {"seconds": 1.0, "score": 2.0}
+
+    monkeypatch.setattr(run, "run_script", answered)
+    given = {"cache": tmp_path, "shared": tmp_path, "data": tmp_path, "only": ("accuracy",), "networks": ["resnet20"]}
+    settings = argparse.Namespace(**given, again=False, threads=1, timeout=None)
+    run.measure("nncf", settings)
+    assert len(asked) == len(records.SPARSITIES["resnet20"]) + 1  # what failed was tried at one sparsity
+    run.measure("nncf", settings)
+    assert len(asked) == len(records.SPARSITIES["resnet20"]) + 1
+    settings.again = True
+    run.measure("nncf", settings)
+    assert len(asked) == 2 * (len(records.SPARSITIES["resnet20"]) + 1)
+
+
+def test_a_failed_install_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(name: str, folder: Path, statement: str) -> dict[str, object]:
+        raise run.InstallError("ERROR: no matching distribution")
+
+    monkeypatch.setattr(records.read, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(records.write, "__defaults__", (tmp_path,))
+    monkeypatch.setattr(run, "made", refused)
+    assert not run.installed("nni", tmp_path / "nni", again=False)
+    assert records.read("nni", tmp_path)["install"]["failed"] == "ERROR: no matching distribution"
+    assert not run.installed("nni", tmp_path / "nni", again=False)
