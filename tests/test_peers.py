@@ -83,7 +83,7 @@ def test_lines_of_our_own() -> None:
 
 
 def test_undominated_is_neither_worse_nor_slower_than_another() -> None:
-    known = {("a", "", 0.9): (80.0, 1.0, 0.0), ("b", "", 0.9): (90.0, 2.0, 0.0), ("c", "", 0.9): (85.0, 3.0, 0.0)}
+    known = {("a", "", 0.9): (80.0, 1.0), ("b", "", 0.9): (90.0, 2.0), ("c", "", 0.9): (85.0, 3.0)}
     stars = [figures.beaten(mine, known, 0.9, "resnet20") for mine in known.values()]
     assert stars == ["*", "*", ""]
     assert [figures.beaten(mine, known, 0.9, "gpt") for mine in known.values()] == ["*", "", ""]
@@ -160,3 +160,24 @@ def test_a_failed_install_is_a_result(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not run.installed("nni", tmp_path / "nni", again=False)
     assert records.read("nni", tmp_path)["install"]["failed"] == "ERROR: no matching distribution"
     assert not run.installed("nni", tmp_path / "nni", again=False)
+
+
+def test_seconds_count_where_the_machine_does_nothing_else() -> None:
+    assert records.quiet({"load": 0.3, "threads": 1})
+    assert records.quiet({"load": 2.1, "threads": 2})
+    assert not records.quiet({"load": 9.0, "threads": 2})
+    assert not records.quiet({"threads": 1})
+
+
+def test_the_best_is_named_where_every_entry_was_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    works = [
+        ("repairability", {"entry": "a", "sparsity": 0.7, "score": 90.0, "reached": 0.7}),
+        ("nncf", {"entry": "b", "sparsity": 0.7, "score": 80.0, "reached": 0.7}),
+        ("nncf", {"entry": "b", "sparsity": 0.8, "score": 70.0, "reached": 0.85}),
+        ("torchao", {"entry": "c", "sparsity": 0.7, "failed": "no"}),
+    ]
+    monkeypatch.setattr(figures, "works", lambda network, what: works)
+    rows = {row[0]: row[1:3] for row in figures.scores("resnet20").rows}
+    assert rows["repairability: a"] == ("90.00 (best)", "-")
+    assert rows["NNCF: b"] == ("80.00", "70.00 at 85.00 %")
+    assert rows["torchao: c"] == ("failed", "failed")

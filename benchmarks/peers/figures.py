@@ -34,7 +34,8 @@ def label(name: str, entry: str) -> str:
 
 
 def masks() -> Table:
-    found = sorted(works(records.MASKS[0], "masks"), key=lambda x: x[1].get("seconds", float("inf")))
+    every = [x for x in works(records.MASKS[0], "masks") if "failed" in x[1] or records.quiet(x[1])]
+    found = sorted(every, key=lambda x: x[1].get("seconds", float("inf")))
     rows = []
     ours = min((x["seconds"] for name, x in found if name == OURS and "seconds" in x), default=None)
     for name, work in found:
@@ -64,25 +65,46 @@ def circumstances(found: Sequence[Work]) -> str:
     return "; ".join([*([about] if about else []), *said]) + "." if found else ""
 
 
+def entries_of(network: str) -> list[tuple[str, str]]:
+    """(peer, entry) to be scored: what was scored on one of the networks for images is wanted on the other, too."""
+    networks = [x for x in NAMES if (x == "gpt") == (network == "gpt")]
+    order = list(records.PEERS)
+    found = {(name, work["entry"]) for x in networks for name, work in works(x, "accuracy")}
+    return sorted(found, key=lambda x: (order.index(x[0]), x[1]))
+
+
+def scored(network: str) -> dict[tuple[str, str, float], Work]:
+    """Each piece of work by (peer, entry, sparsity); a failure at one sparsity stands for the others, too."""
+    known = {(name, x["entry"], x["sparsity"]): x for name, x in works(network, "accuracy")}
+    failed = {(name, entry): x for (name, entry, _), x in known.items() if "failed" in x}
+    for s in records.SPARSITIES[network]:
+        for name, entry in failed:
+            known.setdefault((name, entry, s), failed[name, entry])
+    return known
+
+
+def complete(network: str, sparsity: float) -> bool:
+    """Whether every entry was scored there, or failed."""
+    known = scored(network)
+    return all((*x, sparsity) in known for x in entries_of(network))
+
+
 def scores(network: str) -> Table:
     """A line for each entry: the score at each sparsity, with the one that was reached where it is another."""
-    found = works(network, "accuracy")
-    sparsities = records.SPARSITIES[network]
-    entries = list(dict.fromkeys((name, work["entry"]) for name, work in found))
+    known, sparsities = scored(network), records.SPARSITIES[network]
     better = min if network == "gpt" else max
-    known = {(name, x["entry"], x["sparsity"]): x for name, x in found}
     best = {
         s: better((x["score"] for (_, _, at), x in known.items() if at == s and "score" in x), default=None)
         for s in sparsities
+        if complete(network, s)
     }
-    rows = []
-    for name, entry in entries:
-        failed = next((x for (n, e, _), x in known.items() if (n, e) == (name, entry) and "failed" in x), None)
-        cells = [shown(known.get((name, entry, s), failed), best[s]) for s in sparsities]
-        rows.append((label(name, entry), *cells))
+    rows = [
+        (label(name, entry), *(shown(known.get((name, entry, s)), best.get(s)) for s in sparsities))
+        for name, entry in entries_of(network)
+    ]
     columns = ("entry", *(f"{100 * s:g} %" for s in sparsities))
     title, unit = NAMES[network]
-    return Table(columns, rows, f"{title}: {unit}", circumstances([x for _, x in found]))
+    return Table(columns, rows, f"{title}: {unit}", circumstances([x for _, x in works(network, "accuracy")]))
 
 
 def shown(work: Work | None, best: float | None) -> str:
@@ -98,47 +120,44 @@ def shown(work: Work | None, best: float | None) -> str:
 
 def costs(network: str) -> Table:
     """Seconds and memory at each sparsity, and whether any entry is both better and faster."""
-    scored = {(n, x["entry"], x["sparsity"]): x for n, x in works(network, "accuracy") if "score" in x}
+    right = {key: x for key, x in scored(network).items() if "score" in x}
     timed = {(n, x["entry"], x["sparsity"]): x for n, x in works(network, "seconds") if "seconds" in x}
-    figures = {key: (x["score"], (timed.get(key) or x)["seconds"], x["grown_mb"]) for key, x in scored.items()}
+    used = {key: timed.get(key) or x for key, x in right.items()}
+    figures = {key: (right[key]["score"], x["seconds"]) for key, x in used.items() if records.quiet(x)}
     sparsities = records.SPARSITIES[network]
     rows = []
-    for name, entry in dict.fromkeys((n, e) for n, e, _ in figures):
+    for name, entry in dict.fromkeys((n, e) for n, e, _ in right):
         cells = []
         for s in sparsities:
             mine = figures.get((name, entry, s))
             cells.append("-" if mine is None else f"{seconds_text(mine[1])}{beaten(mine, figures, s, network)}")
-        memory = max(m for (n, e, _), (_, _, m) in figures.items() if (n, e) == (name, entry))
+        memory = max(x["grown_mb"] for (n, e, _), x in right.items() if (n, e) == (name, entry))
         rows.append((label(name, entry), *cells, f"{memory:,.0f}"))
-    used = [timed.get(key) or x for key, x in scored.items()]
-    beside = (
-        "" if len(timed) >= len(scored) else " Seconds beside other jobs on the machine where no idle run is on record."
-    )
     columns = ("entry", *(f"{100 * s:g} %" for s in sparsities), "MB")
     caption = (
-        "Seconds of a pruning with its recovery, without imports and evaluation; * where no entry is at once better "
-        f"and faster. MB: by how much the process grew at its peak, at most.{beside} {circumstances(used)}"
+        "Seconds of a pruning with its recovery, without imports and evaluation, on a machine that does nothing else "
+        "(a dash: not yet); * where no entry with a time is at once better and faster. MB: by how much the process "
+        f"grew at its peak, at most. {circumstances([used[key] for key in figures])}"
     )
-    return Table(columns, rows, f"{NAMES[network][0]}: seconds", caption)
+    return Table(columns, rows, f"{NAMES[network][0]}: seconds", caption.strip())
 
 
 def seconds_text(seconds: float) -> str:
     return f"{seconds:.2f}" if seconds < 10 else f"{seconds:.0f}"
 
 
-def beaten(
-    mine: tuple[float, float, float], figures: dict[Any, tuple[float, float, float]], s: float, network: str
-) -> str:
+def beaten(mine: tuple[float, float], figures: dict[Any, tuple[float, float]], s: float, network: str) -> str:
     sign = -1 if network == "gpt" else 1
     others = [x for (_, _, at), x in figures.items() if at == s and x is not mine]
-    dominated = any(sign * x[0] >= sign * mine[0] and x[1] <= mine[1] and x[:2] != mine[:2] for x in others)
+    dominated = any(sign * x[0] >= sign * mine[0] and x[1] <= mine[1] and x != mine for x in others)
     return "" if dominated else "*"
 
 
 def verdicts() -> list[str]:
     """What the records say of us and of the best of the others, one line for each comparison."""
     lines = []
-    timed = [(x["seconds"], name, x["entry"]) for name, x in works(records.MASKS[0], "masks") if "seconds" in x]
+    every = [(name, x) for name, x in works(records.MASKS[0], "masks") if "seconds" in x and records.quiet(x)]
+    timed = [(x["seconds"], name, x["entry"]) for name, x in every]
     ours, others = [x for x in timed if x[1] == OURS], [x for x in timed if x[1] != OURS]
     if ours and others:
         (first, _, rule), (last, _, slow), (their, *whose) = min(ours), max(ours), min(others)
@@ -161,7 +180,8 @@ def verdicts() -> list[str]:
                 default=None,
             )
             if mine is not None and theirs is not None:
-                cells.append(f"{100 * s:g} %: {sign * mine:.2f} beside {sign * theirs[0]:.2f} ({theirs[1]})")
+                open_ = "" if complete(network, s) else ", others not measured yet"
+                cells.append(f"{100 * s:g} %: {sign * mine:.2f} beside {sign * theirs[0]:.2f} ({theirs[1]}{open_})")
         if cells:
             lines.append(f"- {title}, our best entry beside the best of the others: {'; '.join(cells)}.")
     return lines

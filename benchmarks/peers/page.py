@@ -82,7 +82,8 @@ def adoption() -> Table:
             rows.append((records.PEERS[name].label, code, "failed" if install else "-", "", "", ""))
             continue
         more = install["import_seconds"] - install["torch_import_seconds"]
-        numbers = (f"{len(install['packages'])}", f"{install['mb']:,.0f}", f"{install['seconds']:.0f}", f"{more:.1f}")
+        times = (f"{install['seconds']:.0f}", f"{more:.1f}") if records.quiet(install) else ("-", "-")
+        numbers = (f"{len(install['packages'])}", f"{install['mb']:,.0f}", *times)
         rows.append((records.PEERS[name].label, code, *numbers))
     installs = [known["install"] for _, known in records.every() if known["install"]]
     torch = next((x for x in installs if "torch_mb" in x), None)
@@ -91,7 +92,8 @@ def adoption() -> Table:
         beside = f" torch itself: {torch['torch_packages']} packages, {torch['torch_mb']:,.0f} MB."
     caption = (
         "Lines: of the function that prunes, imports included, as its script has it. The rest is what comes on top of "
-        f"torch: packages, MB of files, seconds of pip without its cache, seconds of the import.{beside} "
+        f"torch: packages, MB of files, seconds of pip without its cache, seconds of the import "
+        f"(a dash: not yet measured on an idle machine).{beside} "
         f"{circumstances(installs)}"
     )
     return Table(("peer", "lines", "packages", "MB", "install, s", "import, s"), rows, caption=caption)
@@ -100,9 +102,15 @@ def adoption() -> Table:
 def page() -> str:
     table, evidence = table_of_features()
     text = ["# Peers, measured", "", INTRODUCTION, "", *verdicts(), ""]
-    text += ["## Allocation and masks", "", "ResNet18 at 95 %, from the network to its masks; medians.", ""]
-    text.append(to_markdown(masks()))
-    text += ["## Accuracy without labels", "", "A dash: not measured yet.", ""]
+    text += ["## Allocation and masks", ""]
+    text += ["ResNet18 at 95 %, from the network to its masks; medians on a machine that does nothing else.", ""]
+    text.append(to_markdown(masks()) if masks().rows else "Not measured yet.\n")
+    text += [
+        "## Accuracy without labels",
+        "",
+        "A dash: not measured yet; the best is named where every entry was. One draw of images.",
+        "",
+    ]
     text += [to_markdown(scores(x)) for x in NAMES if works(x, "accuracy")]
     text += ["## What it takes", ""]
     text += [to_markdown(costs(x)) for x in NAMES if any("score" in work for _, work in works(x, "accuracy"))]

@@ -43,6 +43,11 @@ INSTALL_FIELDS = ("commit", "date", "hardware")
 WORK_FIELDS = ("what", "entry", "network", "sparsity", "commit", "date", "seed", "threads", "hardware", "versions")
 
 
+def quiet(work: dict[str, Any]) -> bool:
+    """Whether its seconds count: before it, the machine had no more to do than work like this, one after the other."""
+    return "load" in work and work["load"] <= work.get("threads", 1) + 0.8
+
+
 def script_of(name: str) -> Path:
     return HERE / f"with_{name}.py"
 

@@ -43,12 +43,13 @@ def installed(name: str, folder: Path, again: bool) -> bool:
         if (folder / READY).exists():
             return True
     print(f"{name}: making its environment in {folder}", flush=True)
+    load = round(os.getloadavg()[0], 1)
     try:
         figures: dict[str, Any] = made(name, folder, records.PEERS[name].statement)
     except InstallError as error:
         figures = {"failed": str(error)}
     if again or not known["install"]:
-        known["install"] = {**figures, **facts(), "hardware": hardware()}
+        known["install"] = {**figures, **facts(), "hardware": hardware(), "load": load}
         records.write(known)
         print(f"{name}: {figures.get('failed') or 'installed'}", flush=True)
     return "failed" not in figures
