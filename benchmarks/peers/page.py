@@ -27,7 +27,7 @@ Each peer in an environment of its own, from exact pins (`benchmarks/peers/pins`
 same unlabeled images and the same test set; one-shot, with the recovery that the peer has, without labels or training.
 `python benchmarks/peers/run.py SHARED DATA` measures and keeps a record of each piece of work
 (`benchmarks/peers/results`), `python benchmarks/peers/page.py --write` prints this page from them. What a peer's user
-would write stands in `benchmarks/peers/with_NAME.py`. Sparsity is over the prunable layers (every convolution but the
+would write stands there in `with_NAME.py`. Sparsity is over the prunable layers (every convolution but the
 stem, without the classifier; the linear layers of the language model's blocks); the same list is given to every peer
 that takes one."""
 
