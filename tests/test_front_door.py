@@ -126,7 +126,7 @@ COMP_WORDS=("$@"); COMP_CWORD=$(( $# - 1 )); _repairability_completion repairabi
     ("typed", "offered"),
     [
         (["ac"], "accelerate"),
-        (["prune", "--re"], "--recipe --repair"),
+        (["prune", "--re"], "--recipe --repair --report"),
         (["prune", "digits", "--recipe", "s"], "strong"),
         (["prune", "digits", "--data", "fo"], "folder:"),
         (["layers", "dig"], "digits"),

@@ -156,7 +156,7 @@ def test_a_section_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert list(section.figures) == ["x"]
     assert section_name("mine:Own.runs") == "runs"
     sys.modules.pop("mine")
-    with pytest.raises(InputError, match="unknown section 'mine.runs'; known: accuracy, detectors, settings"):
+    with pytest.raises(InputError, match="unknown section 'mine.runs'; known: accuracy, detectors, recipes, settings"):
         get_section("mine.runs")
 
 

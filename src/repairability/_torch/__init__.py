@@ -13,13 +13,16 @@ from repairability._torch.modes import (
     recalibrating_,
     training_,
 )
+from repairability._torch.moves import PLAIN_NORMS, Move, moves_of
 from repairability._torch.random_state import MOST_SEED, Draws, generator_of, reset_weights_, seeded
 from repairability._torch.threads import MOST_THREADS, alone, take_threads, threads, workers
 
 __all__ = [
     "MOST_SEED",
     "MOST_THREADS",
+    "PLAIN_NORMS",
     "Draws",
+    "Move",
     "alone",
     "batch_norms",
     "broken_tensors",
@@ -36,6 +39,7 @@ __all__ = [
     "is_finite",
     "is_lazy",
     "masked_names",
+    "moves_of",
     "recalibrating_",
     "reset_weights_",
     "seeded",

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import nn
 
-from repairability._torch import Draws, batch_norms, channels_last_, copy_of, recalibrating_
+from repairability._torch import (
+    PLAIN_NORMS,
+    Draws,
+    Move,
+    batch_norms,
+    channels_last_,
+    copy_of,
+    moves_of,
+    recalibrating_,
+)
 from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, CalibrationSet
 from repairability.network.layers import Layers
 from repairability.network.norms import norms_of
@@ -20,58 +26,6 @@ from repairability.repairs.response import Response
 
 SHORT = (2, 32)
 """Batches, and images in each, of the repair "bn-short": for trying a study out."""
-
-
-PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-"""Norms that are known to move as `_Move` does."""
-
-
-@dataclass(frozen=True)
-class _Move:
-    """One call of a norm: the statistics of the batch, toward which its running ones go. In train mode a batch is
-    normalised by its own statistics, so a batch that comes again gives the same ones, whatever was learned meanwhile.
-    """
-
-    norm: _BatchNorm
-    mean: Tensor
-    var: Tensor
-
-    def do_(self, momentum: float | None) -> None:
-        norm = self.norm
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        assert norm.num_batches_tracked is not None
-        norm.num_batches_tracked += 1
-        share = 1 / int(norm.num_batches_tracked) if momentum is None else momentum
-        for running, own in ((norm.running_mean, self.mean), (norm.running_var, self.var)):
-            running.copy_((1 - share) * running.double() + share * own.double())
-
-
-@contextmanager
-def _watched(norms: Sequence[_BatchNorm]) -> Iterator[list[_Move]]:
-    """The calls of the norms in this block; their statistics are then as before. With momentum 1 they become the
-    batch's in each call.
-    """
-    before = [(norm, norm.momentum, [buffer.clone() for buffer in norm.buffers()]) for norm in norms]
-    moves: list[_Move] = []
-
-    def note(norm: _BatchNorm, _inputs: object, _output: object) -> None:
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        moves.append(_Move(norm, norm.running_mean.clone(), norm.running_var.clone()))
-
-    hooks = [norm.register_forward_hook(note) for norm in norms]
-    try:
-        for norm in norms:
-            norm.momentum = 1.0
-        yield moves
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for norm, momentum, buffers in before:
-            norm.momentum = momentum
-            for buffer, was in zip(norm.buffers(), buffers, strict=True):
-                buffer.copy_(was)
 
 
 @dataclass(frozen=True)
@@ -108,15 +62,15 @@ class BatchNormRepair(Repair):
         with channels_last_(model), recalibrating_(model, self.momentum) as network:
             norms = list(batch_norms(network).values())
             distinct = calibration.recalibration_samples.period(self.batch_size)
-            repeats = distinct < self.batches and all(type(norm) in PLAIN for norm in norms)
-            seen: list[list[_Move]] = []
+            repeats = distinct < self.batches and all(type(norm) in PLAIN_NORMS for norm in norms)
+            seen: list[list[Move]] = []
             batches = calibration.recalibration(model, self.batches, self.batch_size)
             for i, batch in enumerate(track(batches, "recalibrating BatchNorm", self.batches)):
                 if not repeats:
                     calibration.run(network, batch)
                     continue
                 if i < distinct:
-                    with _watched(norms) as moves, Draws() as draws:  # type: ignore[no-untyped-call]
+                    with moves_of(norms) as moves, Draws() as draws:  # type: ignore[no-untyped-call]
                         calibration.run(network, batch)
                     seen.append(moves)
                     repeats = not draws.found  # where it draws random numbers, no two passes of a batch are alike
