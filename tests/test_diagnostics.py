@@ -64,6 +64,18 @@ def test_any_number_of_threads_measures_the_same_and_the_same_bits_again() -> No
             np.testing.assert_allclose(first.raw[layer], found[1][0].raw[layer], rtol=1e-9)
 
 
+def test_a_network_that_normalises_by_the_batch_is_measured_on_whole_batches() -> None:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(8, track_running_stats=False)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    images, found = torch.randn(32, 3, 12, 12), []
+    for count in (1, 2):
+        with threads(count):
+            found.append(diagnose(net, images))
+    for layer in found[0].residual:
+        np.testing.assert_allclose(found[1].residual[layer], found[0].residual[layer], rtol=1e-5)
+
+
 def test_a_fault_in_a_thread_is_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("no memory")

@@ -2,7 +2,15 @@
 state, threads) returns in `finally`.
 """
 
-from repairability._torch.copies import batch_norms, copy_of, is_lazy, masked_names, state_digest, unwrapped
+from repairability._torch.copies import (
+    batch_norms,
+    copy_of,
+    is_lazy,
+    masked_names,
+    normalises_by_batch,
+    state_digest,
+    unwrapped,
+)
 from repairability._torch.devices import device_of
 from repairability._torch.finite import broken_tensors, check_finite, check_output, holds_nan, is_finite
 from repairability._torch.modes import (
@@ -40,6 +48,7 @@ __all__ = [
     "is_lazy",
     "masked_names",
     "moves_of",
+    "normalises_by_batch",
     "recalibrating_",
     "reset_weights_",
     "seeded",

@@ -132,6 +132,11 @@ def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
     }
 
 
+def normalises_by_batch(model: nn.Module) -> bool:
+    """Whether a BatchNorm has no statistics of its own, so that a sample's answer hangs on those beside it."""
+    return any(isinstance(module, _BatchNorm) and module.running_mean is None for module in model.modules())
+
+
 def state_digest(model: nn.Module) -> str:
     """A hash of every weight and buffer, with their names."""
     digest = hashlib.sha256()

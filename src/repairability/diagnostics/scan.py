@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from repairability._torch import alone, batch_norms, evaluating, unwrapped, workers
+from repairability._torch import alone, batch_norms, evaluating, normalises_by_batch, unwrapped, workers
 from repairability.algebra.scratch import Scratch
 from repairability.algebra.sums import ChannelSums, OutputMoments
 from repairability.allocation import check_sparsity, pruned_count
@@ -110,8 +110,10 @@ def scan(
         return sums
 
     on_cpu = all(layer.weight.device.type == "cpu" for layer in layers)
-    # a network that draws random numbers draws them in one order only where its passes come one after the other
-    count = torch.get_num_threads() if on_cpu and not way.draws else 1
+    # a network that draws random numbers draws them in one order only where its passes come one after the other;
+    # one that normalises by the batch gives another answer to a part of it
+    whole = way.draws or normalises_by_batch(unwrapped(model))
+    count = torch.get_num_threads() if on_cpu and not whole else 1
     with workers(count) if count > 1 else nullcontext() as pool:
         prepared = dict(zip(layers.names, pool.map(prepare, layers) if pool else map(prepare, layers), strict=True))
         parts = _parts(calibration.batches(model), count)
