@@ -6,29 +6,19 @@ Nothing here touches a peer: its environment may be anywhere or nowhere.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from scripts import loaded
 
 PEERS = Path(__file__).parents[1] / "benchmarks" / "peers"
 
 
-def loaded(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, PEERS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-records, features, figures, page = (loaded(name) for name in ("records", "features", "figures", "page"))
-environments, run = loaded("environments"), loaded("run")
+records, features, figures, page = (loaded(PEERS, name) for name in ("records", "features", "figures", "page"))
+environments, run = loaded(PEERS, "environments"), loaded(PEERS, "run")
 NAMES = list(records.PEERS)
 
 

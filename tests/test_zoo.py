@@ -5,25 +5,16 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from scripts import loaded
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 
-def loaded(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-models, zoo = loaded("zoo_models"), loaded("zoo")
+models, zoo = loaded(BENCHMARKS, "zoo_models"), loaded(BENCHMARKS, "zoo")
 CASES = {case.name: case for case in models.CASES}
 NOTHING_TO_PRUNE = {name for name in CASES if name.startswith(("hand/LSTM", "hand/weight_norm", "hand/spectral"))}
 NOTHING_TO_PRUNE |= {"hand/shared embedding and head"}
