@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -45,6 +45,7 @@ class Network(Checked):
     epochs: int = 5
     rate: float = 0.05
     seed: int = 0
+    precision: Literal["float32", "bfloat16"] = "float32"
     measured: Measured | None = None
 
     def command(self, folder: Path, data: str) -> list[str]:
@@ -53,6 +54,7 @@ class Network(Checked):
         sizes = {"--num-classes": self.num_classes, "--image-size": self.image_size}
         more = [word for option, size in sizes.items() if size is not None for word in (option, str(size))]
         recipe = ["--epochs", str(self.epochs), "--rate", str(self.rate), "--seed", str(self.seed)]
+        recipe += ["--precision", self.precision]
         return ["finetune", self.model, *start, "--data", data, *more, *recipe, "--out", str(folder / self.file)]
 
 

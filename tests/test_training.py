@@ -123,6 +123,20 @@ def test_frozen_layers_stay_to_the_bit_and_the_rest_moves(name: str) -> None:
         assert not any(module.training for module in own.modules())
 
 
+def test_in_bfloat16_the_passes_are_short_and_the_weights_are_not() -> None:
+    data, seen = coloured(24, size=32), set()
+    model = create_model("resnet20", num_classes=3)
+    for block in (model.layer1, model.layer3):
+        block.register_forward_hook(lambda module, _, output: seen.add((module.training, output.dtype)))
+    config = TrainConfig(epochs=1, batch_size=12, frozen=(), precision="bfloat16", test_images=4)
+    result = finetune(model, data, config=config)
+    assert {dtype for _, dtype in seen if dtype != torch.float32} == {torch.bfloat16}
+    assert (False, torch.bfloat16) not in seen  # what an epoch's test shows is the network as it will be kept
+    assert {p.dtype for p in result.model.parameters()} == {torch.float32}
+    assert same(result.model, finetune(model, data, config=config).model)
+    assert not same(result.model, finetune(model, data, config=replace(config, precision="float32")).model)
+
+
 def test_the_lower_layers_of_known_architectures() -> None:
     stem_and_two = ("conv1", "bn1", "layer1", "layer2")
     assert {lower_layers(create_model(x)) for x in ("resnet18", "resnet20", "digits")} == {stem_and_two}
@@ -358,6 +372,7 @@ def test_what_cannot_be_trained() -> None:
         ({"rate": math.nan}, "rate must be positive, not nan"),
         ({"smoothing": 1.0}, "smoothing must be at least 0 and below 1, not 1.0"),
         ({"momentum": -0.1}, "momentum must be at least 0 and below 1, not -0.1"),
+        ({"precision": "float16"}, "unknown precision 'float16'"),
         ({"test_images": -1}, "test_images must be at least 0, not -1"),
         ({"frozen": "layer1"}, r"frozen takes a sequence of globs, not the string 'layer1'; write \('layer1',\)"),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from typer import Option
 
@@ -31,6 +31,9 @@ class Schedule:
     augment: bool = Option(True, help="Shift by up to an eighth and flip, image by image.")
     test_images: int = Option(
         2000, "--evaluate", metavar="N", help="Test images to look at after each epoch, drawn by --seed."
+    )
+    precision: Literal["float32", "bfloat16"] = Option(
+        "float32", help="Of the training passes; bfloat16 takes about half the time on a new CPU."
     )
 
 

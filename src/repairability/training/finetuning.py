@@ -100,7 +100,7 @@ def _epoch_(state: State, data: Data, config: TrainConfig) -> Epoch:
             images = to_model(images.contiguous(memory_format=torch.channels_last), model)
             labels = data.train.labels[batch].to(images.device)
             rate = float(state.schedule.get_last_lr()[0])
-            mean, hits = step_(model, images, labels, state.optimizer, config.smoothing)
+            mean, hits = step_(model, images, labels, state.optimizer, config)
             state.schedule.step()
             loss += mean * len(batch) / len(order)
             right += hits

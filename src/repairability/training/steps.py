@@ -9,6 +9,9 @@ from torch.nn import functional as F
 from repairability.errors import InputError
 from repairability.evaluation import check_labels
 from repairability.network.batches import called
+from repairability.training.recipe import TrainConfig
+
+PLAIN = TrainConfig()
 
 
 def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -37,15 +40,16 @@ def sgd(model: nn.Module, rate: float, momentum: float = 0.9, weight_decay: floa
 
 
 def step_(
-    model: nn.Module, images: Tensor, labels: Tensor, optimizer: torch.optim.SGD, smoothing: float = 0.0
+    model: nn.Module, images: Tensor, labels: Tensor, optimizer: torch.optim.SGD, config: TrainConfig = PLAIN
 ) -> tuple[float, int]:
     """One step down the cross-entropy: its mean over the batch before the step, and how many predictions were right."""
-    logits = called(model, images)
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+        logits = called(model, images)
     if not isinstance(logits, Tensor) or logits.dim() != 2:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise InputError(f"{type(model).__name__} must put out [n, classes] to be trained, not {shape}")
     labels = check_labels(labels, logits)
-    loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
+    loss = F.cross_entropy(logits.float(), labels, label_smoothing=config.smoothing)
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
