@@ -241,9 +241,10 @@ def literal_distances(network: nn.Module, name: str, case: Case, batch: Any, spa
 
 
 def distance(a: Tensor, b: Tensor) -> Known:
-    """The mean of d = |a - b|^2 / |a|^2 over samples and channels, and what rounding alone may move it by: an error e
-    in every number of a moves d by 2 d e sqrt(P) / |a|, which is much where a channel of one position is almost zero (the
-    squeeze of a NormFreeNet: |a| of 5e-5 and 1e-6 from float32).
+    """The mean of d = |a - b|^2 / |a|^2 over samples and channels, and what rounding alone may move it by.
+
+    An error e in every number of a moves d by 2 d e sqrt(P) / |a|, which is much where a channel of one position is
+    almost zero (the squeeze of a NormFreeNet: |a| of 5e-5 and 1e-6 from float32).
     """
     energy = a.square().sum(2) + EPS
     distances = (a - b).square().sum(2) / energy
