@@ -281,6 +281,9 @@ def test_projections_forced() -> None:
         records.append(run(top1, rule="forced", options=options, repair=repair, seed=seed, result={"allocation": plan}))
     (table,) = study_tables("projection_forced", records)
     assert "mean over 2 seeds" in table.caption
+    assert table.title == "Projection-forced ERK on ResNet18: top-1 accuracy by repair, %"
+    (other,) = study_tables("projection_forced", [run(rule="forced", options=options, model="resnet50_v1")])
+    assert other.title == "Projection-forced ERK (the paper's rows: ResNet18): top-1 accuracy by repair, %"
     ours = line(table, "CIFAR100", "95 %", "70 %", "ours")
     assert (ours["bn"], ours["cr+bn"], ours["regular convolutions"]) == ("9.00 ± 1.41", "12.00 ± 1.41", "96.00 ± 0.00")
     assert line(table, "CIFAR100", "95 %", "0 %", "difference")["regular convolutions"] == "-0.49"

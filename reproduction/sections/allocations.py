@@ -21,7 +21,7 @@ from repairability.report.sections.section import Draw, Section
 from repairability.report.tables import short_percent
 from repairability.rules.erk import erk_raw, erk_scale
 from reproduction.paper import Number, by_rule, numbers, paper_table, setting, share
-from reproduction.sections.compare import HEAD, RESNET18, Paper, cells, compare, shown, tabulated
+from reproduction.sections.compare import HEAD, RESNET18, Paper, cells, compare, shown, tabulated, whose
 
 PLACE = ("CIFAR100", 0.95)
 """What the paper's layerwise tables are of."""
@@ -82,7 +82,7 @@ def achieved_sparsity(records: Sequence[Record]) -> Section:
     ours = groups(runs, RESNET18)
     layout = partial(compare, head=HEAD, stacked=True, accuracy=False)
     everywhere = layout(
-        "Achieved global sparsity on ResNet18, %",
+        f"Achieved global sparsity{whose(runs)}, %",
         ours=cells(ours, "global_sparsity"),
         paper=paper,
         note="Over all convolution weights, the dense stem included, as the paper counts.",
@@ -133,7 +133,7 @@ def projection_forced(records: Sequence[Record]) -> Section:
     paper: Paper = {
         (*PLACE, (share(row["Proj. sp."]),)): numbers(row, columns) for row in paper_table("projection_forced")
     }
-    title = "Projection-forced ERK on ResNet18: top-1 accuracy by repair, %"
+    title = f"Projection-forced ERK{whose(pinned)}: top-1 accuracy by repair, %"
     note = "Projections pinned, the rest by ERK; 'regular convolutions' is their sparsity, %."
     return Section([compare(title, (*HEAD, "projections"), ours, paper, note=note, stacked=True)])
 

@@ -69,6 +69,11 @@ def of_the_papers_network(records: Sequence[Record]) -> bool:
     return any(model_name(record.spec.model) == RESNET18 for record in records)
 
 
+def whose(records: Sequence[Record]) -> str:
+    """What a title says where the paper's rows are of ResNet18 and ours may be of another network."""
+    return " on ResNet18" if not records or of_the_papers_network(records) else " (the paper's rows: ResNet18)"
+
+
 def compare(
     title: str,
     head: Sequence[str],
