@@ -88,6 +88,29 @@ def made(name: str, folder: Path, statement: str) -> dict[str, Any]:
         facts["torch_import_seconds"] = import_seconds(folder, "import torch")
     except subprocess.CalledProcessError as error:
         raise InstallError(f"it is installed, but {statement!r} fails") from error
-    pip(folder, "--no-deps", "-r", str(PINS / f"{HARNESS}.txt"))  # its own versions of what the peer has not pinned
-    (folder / READY).touch()
+    finish(folder)
     return facts
+
+
+def finish(folder: Path) -> None:
+    """What the work needs beside the peer: the harness's own versions of what the peer has not pinned."""
+    pip(folder, "--no-deps", "-r", str(PINS / f"{HARNESS}.txt"))
+    (folder / READY).touch()
+
+
+def remake(name: str, folder: Path) -> None:
+    """The same environment once more, for a peer whose install is on record: nothing is timed, torch's files are links
+    to those of BASE beside it.
+    """
+    base = folder.parent / BASE
+    if not (base / READY).exists():
+        shutil.rmtree(base, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", str(base)], check=True)
+        pip(base, "-r", str(PINS / f"{BASE}.txt"))
+        finish(base)
+    if name != BASE:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(base, folder, symlinks=True, copy_function=os.link)
+        (folder / READY).unlink()
+        pip(folder, "-r", str(PINS / f"{name}.txt"), *((str(ROOT),) if name == "repairability" else ()))
+        finish(folder)

@@ -35,18 +35,41 @@ that takes one."""
 def lines_of(name: str) -> dict[str, int]:
     """Lines of code of each entry's pruning function, as its script has it: no blanks, no docstring, no `def`."""
     source = records.script_of(name).read_text(encoding="utf-8")
-    tree = ast.parse(source)
-    functions = {x.name: x for x in tree.body if isinstance(x, ast.FunctionDef)}
+    functions = {x.name: x for x in ast.parse(source).body if isinstance(x, ast.FunctionDef)}
+    counts = {}
+    for entry, call in calls_of(name).items():
+        body = functions[ast.unparse(call.args[0])].body
+        rows = {row for x in body for row in range(x.lineno, (x.end_lineno or x.lineno) + 1)}
+        counts[entry] = len([row for row in rows if source.splitlines()[row - 1].strip()])
+    return counts
+
+
+def calls_of(name: str) -> dict[str, ast.Call]:
+    """The entries of a peer's script as they stand there; nothing of it is run."""
+    tree = ast.parse(records.script_of(name).read_text(encoding="utf-8"))
     table = next(x.value for x in tree.body if isinstance(x, ast.Assign) and ast.unparse(x.targets[0]) == "ENTRIES")
     if not isinstance(table, ast.Dict):
         raise TypeError(f"ENTRIES of {name} is no dict literal")
-    counts = {}
-    for key, value in zip(table.keys, table.values, strict=True):
-        if isinstance(key, ast.Constant) and isinstance(value, ast.Call):
-            body = functions[ast.unparse(value.args[0])].body
-            rows = {row for x in body for row in range(x.lineno, (x.end_lineno or x.lineno) + 1)}
-            counts[str(key.value)] = len([row for row in rows if source.splitlines()[row - 1].strip()])
-    return counts
+    pairs = zip(table.keys, table.values, strict=True)
+    return {str(k.value): v for k, v in pairs if isinstance(k, ast.Constant) and isinstance(v, ast.Call)}
+
+
+def without_masks() -> list[str]:
+    """Which entries have not been timed at allocation and masks, and which peers have nothing to time there."""
+    timed = {(name, x["entry"]) for name, x in works(records.MASKS[0], "masks") if records.final(x)}
+    tables = {name: calls_of(name) for name in records.PEERS}
+    able = {name: [x for x, call in calls.items() if has_masks(call)] for name, calls in tables.items()}
+    missing = [label(name, x) for name, found in able.items() for x in found if (name, x) not in timed]
+    none = [records.PEERS[name].label for name, found in able.items() if not found]
+    lines = [f"Not timed yet: {'; '.join(missing)}."] if missing else []
+    if none:
+        lines.append(f"No masks apart from the pruning, so nothing to time: {', '.join(none)}.")
+    return lines
+
+
+def has_masks(call: ast.Call) -> bool:
+    """An entry's second argument makes them: None where there are none."""
+    return len(call.args) > 1 and not (isinstance(call.args[1], ast.Constant) and call.args[1].value is None)
 
 
 def failures() -> list[str]:
@@ -105,6 +128,7 @@ def page() -> str:
     text += ["## Allocation and masks", ""]
     text += ["ResNet18 at 95 %, from the network to its masks; medians on a machine that does nothing else.", ""]
     text.append(to_markdown(masks()) if masks().rows else "Not measured yet.\n")
+    text += [line for x in without_masks() for line in (x, "")]
     text += [
         "## Accuracy without labels",
         "",

@@ -17,6 +17,9 @@ SPARSITIES = {
     "resnet18": (0.7, 0.8, 0.9, 0.95, 0.975),
     "gpt": (0.5, 0.7, 0.8, 0.9),
 }
+OURS = 3
+"""What a script ends with where our own part of it fails, before the peer's: an error of the place, never a record."""
+
 MASKS = ("resnet18", 0.95)
 """The network and the sparsity at which allocation and masks are timed."""
 
@@ -46,6 +49,11 @@ WORK_FIELDS = ("what", "entry", "network", "sparsity", "commit", "date", "seed",
 def quiet(work: dict[str, Any]) -> bool:
     """Whether its seconds count: before it, the machine had no more to do than work like this, one after the other."""
     return "load" in work and work["load"] <= work.get("threads", 1) + 0.8
+
+
+def final(work: dict[str, Any]) -> bool:
+    """Whether it need not be done again: seconds that were taken beside other work are no figure."""
+    return "failed" in work or work["what"] == "accuracy" or quiet(work)
 
 
 def script_of(name: str) -> Path:

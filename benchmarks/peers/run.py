@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import records
-from environments import READY, ROOT, InstallError, made, python_of
+from environments import READY, ROOT, InstallError, made, python_of, remake
 
 from repairability._json import read_json
 from repairability.provenance import hardware, provenance
@@ -35,23 +35,24 @@ def facts() -> dict[str, str]:
 
 
 def installed(name: str, folder: Path, again: bool) -> bool:
-    """Whether the peer's environment is there; if need be it is made, and what that took is recorded once."""
+    """Whether the peer's environment is there; if need be it is made, and what that took is recorded, once."""
     known = records.read(name)
     if known["install"] and not again:
         if "failed" in known["install"]:
             return False
-        if (folder / READY).exists():
-            return True
+        if not (folder / READY).exists():
+            print(f"{name}: making its environment once more in {folder}", flush=True)
+            remake(name, folder)
+        return True
     print(f"{name}: making its environment in {folder}", flush=True)
     load = round(os.getloadavg()[0], 1)
     try:
         figures: dict[str, Any] = made(name, folder, records.PEERS[name].statement)
     except InstallError as error:
         figures = {"failed": str(error)}
-    if again or not known["install"]:
-        known["install"] = {**figures, **facts(), "hardware": hardware(), "load": load}
-        records.write(known)
-        print(f"{name}: {figures.get('failed') or 'installed'}", flush=True)
+    known["install"] = {**figures, **facts(), "hardware": hardware(), "load": load}
+    records.write(known)
+    print(f"{name}: {figures.get('failed') or 'installed'}", flush=True)
     return "failed" not in figures
 
 
@@ -68,8 +69,10 @@ def run_script(name: str, folder: Path, words: list[str], threads: int, timeout:
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return {"failed": f"it took more than {timeout:g} s"}
+        last = [x for x in done.stdout.splitlines() if x.strip()][-1:]
+        if done.returncode == records.OURS:
+            sys.exit(f"{name}: our part of the work fails in its environment, {folder}: {' '.join(last)}")
         if done.returncode or not out.is_file():
-            last = [x for x in done.stdout.splitlines() if x.strip()][-1:]
             return {"failed": " ".join([f"the process ended with {done.returncode}:", *last])[:400]}
         return read_json(out.read_text(encoding="utf-8"))
 
@@ -100,7 +103,7 @@ def measure(name: str, given: argparse.Namespace) -> None:
         sys.exit(f"{name}: {entries['failed']}")
     wanted = list(pieces(entries, given.only, given.networks))
     known = [] if given.again else records.read(name)["work"]
-    done = {records.key_of(x) for x in known}
+    done = {records.key_of(x) for x in known if records.final(x)}
     failed = {(x["network"], x["entry"]) for x in known if "failed" in x}
     todo = [x for x in wanted if x not in done and x[1:3] not in failed]
     for i, (what, network, entry, sparsity) in enumerate(todo, 1):

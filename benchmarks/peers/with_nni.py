@@ -35,8 +35,9 @@ def prune_globally(model: nn.Module, layers: list[str], images: list[Tensor], sp
     return model
 
 
+EVERY = ("resnet20", "resnet18", "gpt")
 ENTRIES = {
-    "LevelPruner, global": Entry(prune_globally, lambda model, layers, s: prune_globally(model, layers, [], s)),
+    "LevelPruner, global": Entry(prune_globally, lambda model, layers, s: prune_globally(model, layers, [], s), EVERY),
     "LevelPruner, by layer": Entry(prune_by_layer, lambda model, layers, s: prune_by_layer(model, layers, [], s), ()),
 }
 

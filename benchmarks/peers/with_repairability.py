@@ -42,6 +42,18 @@ def prune_uniformly(model: nn.Module, layers: list[str], images: list[Tensor], s
     return rp.prune(model, images, sparsity=sparsity, rule="uniform", config=config).model
 
 
+def prune_linear_layers_fast(model: nn.Module, layers: list[str], images: list[Tensor], sparsity: float) -> nn.Module:
+    import repairability as rp
+
+    return rp.prune(model, images, sparsity=sparsity, recipe="fast", config=rp.PruneConfig(types=("linear",))).model
+
+
+def prune_linear_layers_paper(model: nn.Module, layers: list[str], images: list[Tensor], sparsity: float) -> nn.Module:
+    import repairability as rp
+
+    return rp.prune(model, images, sparsity=sparsity, recipe="paper", config=rp.PruneConfig(types=("linear",))).model
+
+
 def masks_of(rule: str) -> Callable[[nn.Module, list[str], float], object]:
     def masks(model: nn.Module, layers: list[str], sparsity: float) -> object:
         import repairability as rp
@@ -64,6 +76,8 @@ ENTRIES = {
     "uniform": Entry(no_pruning, masks_of("uniform"), ()),
     "erk": Entry(no_pruning, masks_of("erk"), ()),
     "strong, linear layers": Entry(prune_linear_layers, None, ("gpt",)),
+    "fast, linear layers": Entry(prune_linear_layers_fast, None, ("gpt",)),
+    "paper, linear layers": Entry(prune_linear_layers_paper, None, ("gpt",)),
     "strong, uniform": Entry(prune_uniformly, None, ("gpt",)),
 }
 

@@ -21,7 +21,8 @@ def prune_channels(model: nn.Module, layers: list[str], images: list[Tensor], sp
     return model
 
 
-ENTRIES = {"channels by group magnitude": Entry(prune_channels)}
+EVERY = ("resnet20", "resnet18", "gpt")
+ENTRIES = {"channels by group magnitude": Entry(prune_channels, None, EVERY)}
 
 if __name__ == "__main__":
     main(("torch_pruning",), ("torch", "torch-pruning"), ENTRIES)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from records import OURS
 from torch import Tensor, nn
 
 import repairability as rp
@@ -92,7 +93,7 @@ def language(shared: Path, folder: Path) -> Loaded:
     text = transformer.Text.manual()
     cache = folder.parent / "transformer"
     if not list(cache.glob("gpt-*.safetensors")):
-        raise SystemExit(f"no language model in {cache}: python benchmarks/transformer.py --sparsities '' trains it")
+        raise FileNotFoundError(f"{cache} has no language model: transformer.py --sparsities '' trains it")
     model, how = transformer.trained(text, transformer.STEPS, cache)
     draw = transformer.DRAWS[0]
     ids = list(text.draw(transformer.SEQUENCES, draw)[:, :-1].split(BATCH))
@@ -178,7 +179,11 @@ def main(imports: tuple[str, ...], packages: tuple[str, ...], entries: Mapping[s
         torchvision()  # some peers import it by themselves, which fails where its operators do not fit this torch
     for name in imports:
         importlib.import_module(name)  # its seconds are told apart
-    loaded = NETWORKS[given.network](given.shared, given.data)
+    try:
+        loaded = NETWORKS[given.network](given.shared, given.data)
+    except Exception as error:  # no peer has run yet: whatever fails here is no result of it
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(OURS)
     load = round(os.getloadavg()[0], 1)  # of the machine, before the work: seconds beside others are no figure
     figures = done(entries[given.entry], given.what, loaded, given.sparsity)
     facts = {
