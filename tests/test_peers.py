@@ -100,6 +100,7 @@ SCRIPT = """
 import json, sys, time
 words, out = sys.argv[1:-2], sys.argv[-1]
 if "die" in words: sys.exit("a last line")
+if "ours" in words: print("no such module"); sys.exit(3)
 if "sleep" in words: time.sleep(60)
 open(out, "w").write(json.dumps({"words": words}))
 """
@@ -113,6 +114,9 @@ def test_a_script_answers_dies_or_takes_too_long(tmp_path: Path, monkeypatch: py
     assert run.run_script("nncf", tmp_path, ["a", "b"], 1, None) == {"words": ["a", "b"]}
     assert run.run_script("nncf", tmp_path, ["die"], 1, None) == {"failed": "the process ended with 1: a last line"}
     assert run.run_script("nncf", tmp_path, ["sleep"], 1, 0.2) == {"failed": "it took more than 0.2 s"}
+    assert records.OURS == 3
+    with pytest.raises(SystemExit, match="our part of the work fails .*no such module"):
+        run.run_script("nncf", tmp_path, ["ours"], 1, None)  # no record: the peer has not run
 
 
 def test_what_is_on_record_or_failed_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +161,46 @@ def test_seconds_count_where_the_machine_does_nothing_else() -> None:
     assert records.quiet({"load": 2.1, "threads": 2})
     assert not records.quiet({"load": 9.0, "threads": 2})
     assert not records.quiet({"threads": 1})
+
+
+def test_seconds_beside_other_work_are_taken_again() -> None:
+    assert records.final({"what": "accuracy"})
+    assert records.final({"what": "seconds", "failed": "no", "load": 9.0})
+    assert records.final({"what": "seconds", "load": 1.0})
+    assert not records.final({"what": "masks", "load": 3.0})
+
+
+def test_an_environment_is_made_once_more_from_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def installs(folder: Path, *words: str) -> float:
+        folder.mkdir(exist_ok=True)
+        (folder / "torch").touch()
+        asked.append((folder.name, Path(words[-1]).stem))
+        return 0.0
+
+    monkeypatch.setattr(environments, "pip", installs)
+    monkeypatch.setattr(environments.subprocess, "run", lambda *words, **settings: None)
+    environments.remake("nni", tmp_path / "nni")
+    base = environments.BASE
+    assert asked == [(base, base), (base, environments.HARNESS), ("nni", "nni"), ("nni", environments.HARNESS)]
+    assert all((tmp_path / x / environments.READY).exists() for x in (base, "nni"))
+    assert (tmp_path / "nni" / "torch").samefile(tmp_path / base / "torch")
+    environments.remake("torchao", tmp_path / "torchao")
+    assert asked[4:] == [("torchao", "torchao"), ("torchao", environments.HARNESS)]  # torch is there
+
+
+def test_the_harness_has_what_the_language_model_imports() -> None:
+    pins = (PEERS / "pins" / f"{environments.HARNESS}.txt").read_text(encoding="utf-8")
+    assert {"pydantic==", "pydantic_core==", "safetensors=="} <= set(re.findall(r"^[\w.-]+==", pins, re.MULTILINE))
+
+
+def test_masks_that_were_not_timed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "works", lambda network, what: [])
+    missing, none = page.without_masks()
+    assert "NNI: LevelPruner, global" in missing
+    assert "Torch-Pruning" in none
+    assert "NNI" not in none
 
 
 def test_the_best_is_named_where_every_entry_was_scored(monkeypatch: pytest.MonkeyPatch) -> None:
