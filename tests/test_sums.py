@@ -25,6 +25,9 @@ def activations(seed: int = 0) -> tuple[Tensor, Tensor]:
     return a, b
 
 
+SUMS = ("plain", "weighed", "wp")
+
+
 def summed(a: Tensor, b: Tensor, **options: Tensor) -> ChannelSums:
     sums = ChannelSums(LEVELS, CHANNELS, **options)
     sums.update(a, b)
@@ -33,7 +36,7 @@ def summed(a: Tensor, b: Tensor, **options: Tensor) -> ChannelSums:
 
 def close(one: ChannelSums, two: ChannelSums, rtol: float) -> None:
     assert (one.samples, one.count) == (two.samples, two.count)
-    for name in (*ChannelSums.WEIGHTED, *ChannelSums.PLAIN):
+    for name in SUMS:
         torch.testing.assert_close(getattr(one, name), getattr(two, name), rtol=rtol, atol=1e-12)
 
 
@@ -109,10 +112,10 @@ def test_observed_behind_an_affine_map() -> None:
 def test_nothing_grows_with_the_images() -> None:
     a, b = activations()
     sums = summed(a, b)
-    before = [getattr(sums, name).shape for name in (*ChannelSums.WEIGHTED, *ChannelSums.PLAIN)]
+    before = [getattr(sums, name).shape for name in SUMS]
     sums.update(a, b)
-    assert [getattr(sums, name).shape for name in (*ChannelSums.WEIGHTED, *ChannelSums.PLAIN)] == before
-    assert sums.wA.dtype == torch.float64
+    assert [getattr(sums, name).shape for name in SUMS] == before
+    assert sums.weighed.dtype == torch.float64
 
 
 def test_identical_activations_have_distance_zero() -> None:
