@@ -131,7 +131,7 @@ class ChannelSums:
         wAB = s * s * ab + s * t * (a + b) + t * t * wp
         wBB = s * s * bb + 2 * s * t * b + t * t * wp
         wa, wb = s * a + t * wp, s * b + t * wp
-        per_channel = wA - 2 * g * wAB + g * g * wBB - 2 * h * wa + 2 * g * h * wb + h * h * wp
+        per_channel: Tensor = wA - 2 * g * wAB + g * g * wBB - 2 * h * wa + 2 * g * h * wb + h * h * wp
         return per_channel.clamp(min=0).mean(-1) / max(1, self.samples)
 
     def _of_levels(self, sums: Tensor) -> Tensor:
