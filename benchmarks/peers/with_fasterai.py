@@ -1,7 +1,8 @@
 """fasterai: its Sparsifier on convolutions. It has no recovery but training (its callbacks of fastai's Learner).
 
 A global threshold cannot leave out a convolution: there the stem is pruned, too. By layer it takes names.
-On the language model it is told to prune linear layers: a global threshold prunes its head, too.
+On the language model it is told to prune linear layers: a global threshold prunes its head, too. Its Wanda fails there:
+it looks for a layer's inputs in the second dimension, which is a text's length.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""llm-compressor: SparseGPT and Wanda through `oneshot`, each by layer.
+"""llm-compressor: SparseGPT and Wanda through `oneshot`, each by layer. Of convolutions they take those of 1 x 1 only.
 
 `oneshot` takes models of transformers only, and looks up their configuration on the disk: the network is wrapped in
 such a model first (`as_pretrained`, not counted as a user's code, since its users have one).

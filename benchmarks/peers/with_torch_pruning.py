@@ -2,6 +2,7 @@
 
 It is asked for a share of channels; a layer between two pruned ones loses 1 - (1 - ratio)^2 of its weights, so that
 ratio is taken. Channels of the stem must go where a shortcut joins it to others; the classifier's outputs never do.
+It does not see the language model's positions, which are sliced by hand, nor the widths written in its attention.
 """
 
 from __future__ import annotations

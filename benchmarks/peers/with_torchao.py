@@ -1,4 +1,7 @@
-"""torchao: its Wanda, and its sparsifier by the weights' norm, each by layer. It has no recovery."""
+"""torchao: its Wanda, and its sparsifier by the weights' norm, each by layer. It has no recovery.
+
+Its masks are matrices, so it fails at convolutions.
+"""
 
 from __future__ import annotations
 
