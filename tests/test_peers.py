@@ -190,15 +190,31 @@ def test_an_environment_is_made_once_more_from_links(tmp_path: Path, monkeypatch
     assert asked[4:] == [("torchao", "torchao"), ("torchao", environments.HARNESS)]  # torch is there
 
 
+def test_an_environment_that_cannot_be_made_once_more_is_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(name: str, folder: Path) -> None:
+        raise run.InstallError("no room")
+
+    monkeypatch.setattr(run, "remake", refused)
+    before = records.read("nni")
+    with pytest.raises(SystemExit, match="once more: no room"):
+        run.installed("nni", tmp_path / "nni", again=False)
+    assert records.read("nni") == before
+
+
 def test_the_harness_has_what_the_language_model_imports() -> None:
     pins = (PEERS / "pins" / f"{environments.HARNESS}.txt").read_text(encoding="utf-8")
     assert {"pydantic==", "pydantic_core==", "safetensors=="} <= set(re.findall(r"^[\w.-]+==", pins, re.MULTILINE))
 
 
 def test_masks_that_were_not_timed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "works", lambda network, what: [])
-    missing, none = page.without_masks()
+    failed = ("torchao", {"entry": "WeightNormSparsifier", "failed": "no"})
+    monkeypatch.setattr(page, "works", lambda network, what: [failed] if what == "accuracy" else [])
+    missing, broken, none = page.without_masks()
     assert "NNI: LevelPruner, global" in missing
+    assert "torchao" not in missing
+    assert "torchao: WeightNormSparsifier" in broken
     assert "Torch-Pruning" in none
     assert "NNI" not in none
 

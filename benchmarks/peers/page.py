@@ -15,7 +15,7 @@ from pathlib import Path
 
 import records
 from features import missing_evidence, table_of_features
-from figures import NAMES, circumstances, costs, label, masks, scores, verdicts, works
+from figures import NAMES, circumstances, complete, costs, label, masks, scores, verdicts, works
 
 from repairability._files import write_atomically
 from repairability.report.markup import to_markdown
@@ -55,13 +55,18 @@ def calls_of(name: str) -> dict[str, ast.Call]:
 
 
 def without_masks() -> list[str]:
-    """Which entries have not been timed at allocation and masks, and which peers have nothing to time there."""
-    timed = {(name, x["entry"]) for name, x in works(records.MASKS[0], "masks") if records.final(x)}
+    """Which entries have not been timed at allocation and masks, or fail there, or have nothing to time."""
+    network = records.MASKS[0]
+    timed = {(name, x["entry"]) for name, x in works(network, "masks") if records.final(x)}
+    failed = {(name, x["entry"]) for name, x in works(network, "accuracy") if "failed" in x} - timed
     tables = {name: calls_of(name) for name in records.PEERS}
     able = {name: [x for x, call in calls.items() if has_masks(call)] for name, calls in tables.items()}
-    missing = [label(name, x) for name, found in able.items() for x in found if (name, x) not in timed]
+    missing = [label(name, x) for name, found in able.items() for x in found if (name, x) not in timed | failed]
+    broken = [label(name, x) for name, found in able.items() for x in found if (name, x) in failed]
     none = [records.PEERS[name].label for name, found in able.items() if not found]
     lines = [f"Not timed yet: {'; '.join(missing)}."] if missing else []
+    if broken:
+        lines.append(f"What fails at this network, as below: {'; '.join(broken)}.")
     if none:
         lines.append(f"No masks apart from the pruning, so nothing to time: {', '.join(none)}.")
     return lines
@@ -122,6 +127,13 @@ def adoption() -> Table:
     return Table(("peer", "lines", "packages", "MB", "install, s", "import, s"), rows, caption=caption)
 
 
+def legend() -> str:
+    """What a dash is, where there is one."""
+    if all(complete(x, s) for x in NAMES for s in records.SPARSITIES[x] if works(x, "accuracy")):
+        return "One draw of images. What failed stands below."
+    return "A dash: not measured yet; the best is named where every entry was. One draw of images."
+
+
 def page() -> str:
     table, evidence = table_of_features()
     text = ["# Peers, measured", "", INTRODUCTION, "", *verdicts(), ""]
@@ -132,7 +144,7 @@ def page() -> str:
     text += [
         "## Accuracy without labels",
         "",
-        "A dash: not measured yet; the best is named where every entry was. One draw of images.",
+        legend(),
         "",
     ]
     text += [to_markdown(scores(x)) for x in NAMES if works(x, "accuracy")]

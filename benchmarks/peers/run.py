@@ -42,7 +42,10 @@ def installed(name: str, folder: Path, again: bool) -> bool:
             return False
         if not (folder / READY).exists():
             print(f"{name}: making its environment once more in {folder}", flush=True)
-            remake(name, folder)
+            try:
+                remake(name, folder)
+            except InstallError as error:  # it went before: an error of the place
+                sys.exit(f"{name}: its environment cannot be made once more: {error}")
         return True
     print(f"{name}: making its environment in {folder}", flush=True)
     load = round(os.getloadavg()[0], 1)
