@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from choices import one_of
 from strong import NETWORKS
 from timing import machine
 
@@ -59,7 +60,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="A speed that was asked for, measured.")
     parser.add_argument("shared", type=Path)
     parser.add_argument("data", type=Path)
-    parser.add_argument("networks", nargs="*", default=["resnet18"], choices=NETWORKS)
+    parser.add_argument(
+        "networks", nargs="*", default=["resnet18"], type=one_of(NETWORKS), help=f"of {', '.join(NETWORKS)}"
+    )
     parser.add_argument("--speedup", type=float, default=2.0)
     parser.add_argument("--recipe", default="strong")
     parser.add_argument("--test", type=int, help="only the first so many test images")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from choices import one_of
 from timing import machine, seconds
 from torch import Tensor, nn
 
@@ -80,7 +81,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="What reconstruction costs.")
     parser.add_argument("shared", type=Path)
     parser.add_argument("data", type=Path)
-    parser.add_argument("networks", nargs="*", default=["resnet20", "resnet18"], choices=NETWORKS)
+    parser.add_argument(
+        "networks", nargs="*", default=["resnet20", "resnet18"], type=one_of(NETWORKS), help=f"of {', '.join(NETWORKS)}"
+    )
     parser.add_argument("--images", type=int, help="unlabeled images, if not the usual number of the network")
     parser.add_argument("--only", choices=("magnitude", "second_order"), help="one score")
     given = parser.parse_args()

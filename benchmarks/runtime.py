@@ -1,12 +1,13 @@
 """The sparse CPU runtime beside the dense ones, in one run: medians and interquartile ranges of interleaved calls.
 
     python benchmarks/runtime.py [resnet18 ...] [--sparsities 0.9,0.95] [--allocations uniform,erk] [--batches 1,16]
-                                 [--threads 1,2] [--rounds 15] [--without compile] [--out FILE]
+                                 [--threads 1,2] [--rounds 15] [--without compile] [--records FILE] [--write]
 
 Weights are random, so magnitude masks are random masks; the stem and the classifier stay dense. Beside ours:
 torch eager (BatchNorm folded, channels last), torch.compile, onnxruntime and OpenVINO (float32), each on the network of
 the first sparsity, since to them a zero is a number like any other. "own parts": our time over the better of all layers
-dense and all layers sparse by our own kernels.
+dense and all layers sparse by our own kernels. With --records what is in FILE is not measured again, and what is
+measured goes there, so an interrupted run goes on; --write prints the page docs/runtime.md from FILE alone.
 """
 
 from __future__ import annotations
@@ -14,22 +15,28 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from choices import one_of
 from timing import machine
 from torch import Tensor, nn
 
 import repairability as rp
+from repairability._files import write_atomically
 from repairability._torch import evaluation_mode_
 from repairability._vision import torchvision
 from repairability.network.folding import for_inference
+from repairability.provenance import provenance
+from repairability.report.markup import to_markdown
 from repairability.tables import Table
 
 NETWORKS = {
@@ -125,7 +132,9 @@ def interleaved(calls: dict[str, Call], rounds: int) -> dict[str, tuple[float, f
                 call()
                 times[name].append(1e3 * (time.perf_counter() - start))
     ranges = {name: np.percentile(taken, [25, 50, 75]) for name, taken in times.items()}
-    return {name: (float(middle), float(high - low)) for name, (low, middle, high) in ranges.items()}
+    return {
+        name: (round(float(middle), 4), round(float(high - low), 4)) for name, (low, middle, high) in ranges.items()
+    }
 
 
 def compared(
@@ -150,14 +159,19 @@ def compared(
     dense, ways = list(calls), {}
     for sparsity, model in models.items():
         for kernels in ("measured", "dense", "sparse"):
+            if kernels == "dense" and sparsity != sparsities[0]:  # zeros are numbers to these kernels, too
+                continue
             fast = rp.accelerate(model, images, threads=threads, kernels=kernels)
             calls[f"{sparsity} {kernels}"] = lambda fast=fast: fast(images)  # type: ignore[misc]
             if kernels == "measured":
                 ways[sparsity] = fast.way
     times = interleaved(calls, rounds)
+    commit, today = provenance()["commit"], datetime.now(timezone.utc).date().isoformat()
+    measured = {"commit": commit, "date": today, "hardware": machine()}
     records = []
     for sparsity in sparsities:
-        own = {kernels: times[f"{sparsity} {kernels}"] for kernels in ("measured", "dense", "sparse")}
+        own = {kernels: times[f"{sparsity} {kernels}"] for kernels in ("measured", "sparse")}
+        own["dense"] = times[f"{sparsities[0]} dense"]
         best = min(dense, key=lambda runtime: times[runtime][0])
         records.append(
             {
@@ -171,23 +185,22 @@ def compared(
                 "iqr": own["measured"][1],
                 **{runtime: times[runtime] for runtime in dense},
                 "best": best,
-                "speedup": times[best][0] / own["measured"][0],
-                "own_parts": own["measured"][0] / min(own["dense"][0], own["sparse"][0]),
+                "speedup": round(times[best][0] / own["measured"][0], 3),
+                "own_parts": round(own["measured"][0] / min(own["dense"][0], own["sparse"][0]), 3),
+                "rounds": rounds,
+                **measured,
             }
         )
     return records
 
 
 def table(records: list[dict[str, Any]]) -> Table:
-    def pair(value: tuple[float, float] | None) -> str:
-        return "" if value is None else f"{value[0]:.2f} ± {value[1]:.2f}"
-
     columns = ("network", "masks", "batch", "threads", "sparsity", *DENSE, "ours", "way", "times the best", "own parts")
     rows = [
         (
             *(str(record[key]) for key in ("network", "allocation", "batch", "threads", "sparsity")),
-            *(pair(record.get(runtime)) for runtime in DENSE),
-            pair((record["ms"], record["iqr"])),
+            *(_pair(record.get(runtime)) for runtime in DENSE),
+            _pair((record["ms"], record["iqr"])),
             record["way"],
             f"{record['speedup']:.2f}",
             f"{record['own_parts']:.2f}",
@@ -197,6 +210,52 @@ def table(records: list[dict[str, Any]]) -> Table:
     return Table(columns, rows, machine(), "milliseconds: median ± interquartile range")
 
 
+RECORDS = Path(__file__).with_suffix(".json")
+PAGE = Path(__file__).parents[1] / "docs" / "runtime.md"
+INTRODUCTION = """\
+How many times as fast as the fastest dense runtime of the same run (torch eager, torch.compile, onnxruntime, OpenVINO;
+float32) `rp.accelerate` runs a pruned network on this CPU. Random weights and magnitude masks, the stem and the
+classifier dense; `uniform`: every layer alike, `erk`: as that rule allocates (without a floor), which keeps more of the
+early layers and so more of the work. Medians of interleaved calls ± their interquartile range. *Own parts*: the time
+over the better of all layers dense and all layers sparse by our own kernels; 1 is as good as the better one. A dash:
+left out. `python benchmarks/runtime.py --records benchmarks/runtime.json` measures, `--write` prints this page from
+there. [Shipping](shipping.md) says how to use it."""
+
+
+def page(records: list[dict[str, Any]]) -> str:
+    """A table for each number of threads, images and kind of masks; a row for each network."""
+    parts = ["# The runtime, measured", INTRODUCTION]
+    for threads, batch, rule in dict.fromkeys((r["threads"], r["batch"], r["allocation"]) for r in records):
+        chosen = [r for r in records if (r["threads"], r["batch"], r["allocation"]) == (threads, batch, rule)]
+        sparsities = sorted({r["sparsity"] for r in chosen})
+        rows = []
+        for name in dict.fromkeys(r["network"] for r in chosen):
+            own = {r["sparsity"]: r for r in chosen if r["network"] == name}
+            first = next(iter(own.values()))
+            dense = {runtime: first[runtime] for runtime in DENSE if runtime in first}
+            cells = [
+                f"{own[s]['speedup']:.2f} ({_pair((own[s]['ms'], own[s]['iqr']))})" if s in own else "not run"
+                for s in sparsities
+            ]
+            parts_of = (
+                f"{min(r['own_parts'] for r in own.values()):.2f} to {max(r['own_parts'] for r in own.values()):.2f}"
+            )
+            rows.append((name, *(_pair(dense.get(x)) for x in DENSE), *cells, parts_of))
+        images = "one image" if batch == 1 else f"{batch} images"
+        title = f"{images}, {threads} thread{'s' * (threads > 1)}, masks {rule}"
+        columns = ("network", *(f"{x}, ms" for x in DENSE), *(f"{100 * s:g} %" for s in sparsities), "own parts")
+        where = {
+            key: ", ".join(sorted({str(r[key]) for r in chosen})) for key in ("commit", "date", "hardware", "rounds")
+        }
+        caption = "Times as fast (ms). Rounds: {rounds}; commit {commit}; {date}; {hardware}".format(**where)
+        parts += [f"## {title[0].upper()}{title[1:]}", to_markdown(Table(columns, rows, caption=caption)).strip()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _pair(value: tuple[float, float] | None) -> str:
+    return "-" if value is None else f"{value[0]:.2f} ± {value[1]:.2f}"
+
+
 def listed(kind: type) -> Callable[[str], list[Any]]:
     return lambda text: [kind(part) for part in text.split(",")]
 
@@ -204,27 +263,39 @@ def listed(kind: type) -> Callable[[str], list[Any]]:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser(description="The sparse CPU runtime beside the dense ones.")
-    parser.add_argument("networks", nargs="*", default=list(NETWORKS), choices=NETWORKS)
+    parser.add_argument(
+        "networks", nargs="*", type=one_of(NETWORKS), default=list(NETWORKS), help=f"of {', '.join(NETWORKS)}"
+    )
     parser.add_argument("--sparsities", type=listed(float), default=[0.8, 0.9, 0.95, 0.98])
     parser.add_argument("--allocations", type=listed(str), default=["uniform", "erk"])
     parser.add_argument("--batches", type=listed(int), default=[1, 16])
     parser.add_argument("--threads", type=listed(int), default=[1, 2])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--without", choices=DENSE, action="append", default=[])
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--records", type=Path, help="a JSON file to go on from and to write")
+    parser.add_argument("--write", action="store_true", help=f"measure nothing: the page from {RECORDS.name}")
     given = parser.parse_args()
+    if given.write:
+        PAGE.write_text(page(json.loads(RECORDS.read_text(encoding="utf-8"))), encoding="utf-8")
+        sys.exit()
     found: list[dict[str, Any]] = []
+    if given.records and given.records.exists():
+        found = json.loads(given.records.read_text(encoding="utf-8"))
+    known = {(r["network"], r["allocation"], r["batch"], r["threads"], r["sparsity"]) for r in found}
     with torch.inference_mode():
         for count in given.threads:
             torch.set_num_threads(count)
             for name in given.networks:
                 for rule in given.allocations:
                     for batch in given.batches:
-                        settings = (given.sparsities, batch, count, given.rounds, given.without)
-                        new = compared(name, rule, *settings)
+                        left = [s for s in given.sparsities if (name, rule, batch, count, s) not in known]
+                        if not left:
+                            continue
+                        new = compared(name, rule, left, batch, count, given.rounds, given.without)
                         found += new
                         print(table(new), flush=True)
                         gc.collect()
-                        if given.out:
-                            given.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
+                        if given.records:
+                            lines = ",\n".join(json.dumps(record) for record in found)
+                            write_atomically(given.records, f"[\n{lines}\n]\n".encode())
     print(table(found))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from choices import one_of
 from timing import machine, seconds
 from torch import Tensor, nn
 
@@ -98,7 +99,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="What the recipes keep, and what they cost.")
     parser.add_argument("shared", type=Path)
     parser.add_argument("data", type=Path)
-    parser.add_argument("networks", nargs="*", default=["resnet20"], choices=NETWORKS)
+    parser.add_argument(
+        "networks", nargs="*", default=["resnet20"], type=one_of(NETWORKS), help=f"of {', '.join(NETWORKS)}"
+    )
     parser.add_argument("--sparsities", default="0.9,0.95", help="separated by commas")
     parser.add_argument("--recipes", default="strong", help=f"of {', '.join(RECIPES)}")
     parser.add_argument("--draws", type=int, default=1, help="draws of unlabeled images")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from choices import one_of
 from timing import machine, seconds
 
 from repairability import PruneConfig, create_model, evaluate, find_transition, load_data, prune_many
@@ -127,7 +128,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Both detectors on real networks.")
     parser.add_argument("shared", type=Path)
     parser.add_argument("data", type=Path)
-    parser.add_argument("networks", nargs="*", default=list(NETWORKS), choices=NETWORKS)
+    parser.add_argument(
+        "networks", nargs="*", default=list(NETWORKS), type=one_of(NETWORKS), help=f"of {', '.join(NETWORKS)}"
+    )
     parser.add_argument("--only", choices=METHODS, action="append")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
