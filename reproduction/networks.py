@@ -105,7 +105,8 @@ def table(file: Path = FILE) -> Table:
     rows = []
     for network in read_networks(file).values():
         scratch = "from scratch" if network.start is None else f"from {network.start}"
-        how = "given" if network.given else f"{scratch}, {network.epochs} epochs, seed {network.seed}"
+        precision = "" if network.precision == "float32" else f", {network.precision}"
+        how = "given" if network.given else f"{scratch}, {network.epochs} epochs, seed {network.seed}{precision}"
         noted = network.measured
         figures = ("defined, not trained yet", "", "") if noted is None else _figures(noted)
         rows.append((network.file, f"{network.model} / {network.data}", how, network.about, *figures))
