@@ -129,7 +129,7 @@ def specs(name: str) -> list[str]:
 
 def test_boundaries_runs_nothing_of_its_own() -> None:
     """The cells of the other studies, and all of them."""
-    ours = ("resnet20", "resnet32", "resnet56", "vgg16_quarter", "beyond")
+    ours = ("resnet20", "resnet32", "resnet56", "resnet50", "resnet50_grid", "vgg16_quarter", "beyond")
     names = (*(f"ours/{name}" for name in ours), "main_results", "fine_transition")
     others = [spec for name in names for spec in specs(name)]
     assert set(specs("ours/boundaries")) == set(others)
