@@ -77,6 +77,9 @@ GIVEN |= {
     "256": "images of operators_images",
     "99.5": "% is the end of our grid",
     "56": "of ResNet56",
+    "224": "side of an ImageNet image",
+    "1,300": "labelled ImageNet images",
+    "1,000": "unlabeled ones",
 }
 """Settings that are no field of a run."""
 
@@ -107,6 +110,7 @@ def test_values_are_read_from_the_records(ours: Studies) -> None:
         "main_results cifar100 95% rr - erk .2": "+0.12",
         "resnet32 95% best - rr": "+3.7",
         "cell main_results main_results | CIFAR100; 95 %; ours | rr": "49.32 ± 0.22",
+        "dense resnet50": "73.3",
         "count cts detectors": "18",
         "count cts detectors | informative | yes": "2",
         "paper main_results | CIFAR100; 97.5% | Global": "1.64",
@@ -122,6 +126,7 @@ def test_values_are_read_from_the_records(ours: Studies) -> None:
         ("main_results 95% rx", "no run has 'rx'"),
         ("main_results 95% best", "runs are of several"),
         ("nothing 95% rr", "'nothing'"),
+        ("dense main_results", "its runs have 2 dense accuracies"),
         ("cell cts detectors | ResNet18 | core", "6 rows have the labels"),
         ("paper main_result | a | b", "unknown table of the paper 'main_result'"),
     ],

@@ -30,13 +30,24 @@ def provenance() -> dict[str, str]:
 
 
 @cache
+def processor() -> str:
+    """Its name; where that tells no generation, with family and model too: "AMD EPYC 25/17"."""
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        facts = [line.split(":", 1) for line in text.partition("\n\n")[0].splitlines() if ":" in line]
+        known = {key.strip(): value.strip() for key, value in facts}
+        name = known.get("model name")
+        if name and not any(x.isdigit() for x in name) and {"cpu family", "model"} <= known.keys():
+            name = f"{name} {known['cpu family']}/{known['model']}"
+        if name:
+            return name
+    return platform.processor() or platform.machine()
+
+
+@cache
 def hardware() -> str:
     """The processor, its threads in use, and the accelerator if there is one."""
-    processor = platform.processor() or platform.machine()
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        processor = next(line.split(":", 1)[1].strip() for line in lines if "model name" in line)
-    parts = [processor, f"{torch.get_num_threads()} threads"]
+    parts = [processor(), f"{torch.get_num_threads()} threads"]
     if torch.cuda.is_available():
         parts.append(torch.cuda.get_device_name())
     return ", ".join(parts)

@@ -126,11 +126,12 @@ class ChannelSums:
         """
         g, h, s, t, wp = gain, offset, self.scale, self.shift, self.wp
         (a, aa), (b, bb, ab) = self.weighed[:2], self._of_levels(self.weighed)
-        # of s x + t, from the sums of x
-        wA = s * s * aa + 2 * s * t * a + t * t * wp
-        wAB = s * s * ab + s * t * (a + b) + t * t * wp
-        wBB = s * s * bb + 2 * s * t * b + t * t * wp
-        wa, wb = s * a + t * wp, s * b + t * wp
+        wA, wAB, wBB, wa, wb = aa, ab, bb, a, b
+        if self.mapped:  # of s x + t, from the sums of x
+            wA = s * s * aa + 2 * s * t * a + t * t * wp
+            wAB = s * s * ab + s * t * (a + b) + t * t * wp
+            wBB = s * s * bb + 2 * s * t * b + t * t * wp
+            wa, wb = s * a + t * wp, s * b + t * wp
         per_channel: Tensor = wA - 2 * g * wAB + g * g * wBB - 2 * h * wa + 2 * g * h * wb + h * h * wp
         return per_channel.clamp(min=0).mean(-1) / max(1, self.samples)
 

@@ -68,24 +68,28 @@ def scan(
     if observe not in OBSERVE:
         raise InputError(f"observe must be one of {', '.join(OBSERVE)}, not {observe!r}")
     grids = {layer.name: checked_grid(layer.name, grid) for layer in layers}
-    with alone():  # a few samples: sharing them costs more than it gains, and much beside a busy process
-        way = trace(model, layers, next(iter(calibration.batches(model))), forward=calibration.forward)
-    norms = _norms_behind(model, layers, way.norms, observe)
+    counts = {layer.name: [pruned_count(layer.total, s) for s in grids[layer.name]] for layer in layers}
+    measured = {name: tuple(k for k, count in enumerate(own) if count > 0) for name, own in counts.items()}
 
-    def prepare(layer: Layer) -> tuple[Scan, LevelProducts | None]:
-        counts = [pruned_count(layer.total, s) for s in grids[layer.name]]
-        measured = [k for k, count in enumerate(counts) if count > 0]
-        norm = norms.get(layer.name)
-        sums = ChannelSums(
-            len(measured), layer.outputs, scale=norm.scale() if norm else None, shift=norm.shift() if norm else None
-        )
-        bias = way.biases.get(layer.name)
+    selected: dict[str, LevelProducts | None] = {}
+
+    def select(pending: Iterator[Layer]) -> None:
+        """Rank the weights of one layer after the other, whichever the other threads have not taken."""
+        for layer in pending:
+            levels = [counts[layer.name][k] for k in measured[layer.name]]
+            products = selected[layer.name] = LevelProducts(layer, levels) if levels else None
+            if products is not None:
+                products.select()
+
+    def prepare(layer: Layer, products: LevelProducts | None) -> Scan:
+        name = layer.name
+        norm, bias = norms.get(name), way.biases.get(name)
+        scale, shift = (norm.scale(), norm.shift()) if norm else (None, None)
+        sums = ChannelSums(len(measured[name]), layer.outputs, scale=scale, shift=shift)
         beta = torch.zeros(layer.outputs, dtype=torch.float64) if bias is None else bias.double().cpu()
-        products = LevelProducts(layer, [counts[k] for k in measured]) if measured else None
         if products is not None:
-            products.prepare(way.geometries[layer.name], way.inputs[layer.name])
-        shifts = layer.name in way.shiftable
-        return Scan(grids[layer.name], tuple(measured), sums, beta, norm, shifts), products
+            products.prepare(way.geometries[name], way.inputs[name])
+        return Scan(grids[name], measured[name], sums, beta, norm, name in way.shiftable)
 
     def measure(batch: Batch) -> dict[str, ChannelSums]:
         """One dense pass of some samples, and the sums of the layers that it reached."""
@@ -93,8 +97,8 @@ def scan(
         scratch = Scratch()
 
         def handle(call: Call) -> Tensor:
-            result, products = prepared[call.layer.name]
-            own = sums.setdefault(call.layer.name, result.sums.empty())
+            name = call.layer.name
+            own, products = sums.setdefault(name, scans[name].sums.empty()), selected[name]
             output = call.compute()
             dense = call.channels(output)
             if products is None:
@@ -110,19 +114,36 @@ def scan(
         return sums
 
     on_cpu = all(layer.weight.device.type == "cpu" for layer in layers)
-    # a network that draws random numbers draws them in one order only where its passes come one after the other;
-    # one that normalises by the batch gives another answer to a part of it
-    whole = way.draws or normalises_by_batch(unwrapped(model))
-    count = torch.get_num_threads() if on_cpu and not whole else 1
+    count = torch.get_num_threads() if on_cpu else 1
+    largest = sorted(layers, key=lambda layer: -layer.total)  # first, so that no thread is left with one at the end
     with workers(count) if count > 1 else nullcontext() as pool:
-        prepared = dict(zip(layers.names, pool.map(prepare, layers) if pool else map(prepare, layers), strict=True))
+        pending = iter(largest)
+        # beside the first few samples, which take this thread: one more than there are cores would make all wait
+        ranking = [pool.submit(select, pending) for _ in range(count - 1)] if pool else []
+        try:
+            with alone():  # sharing a few samples costs more than it gains, and much beside a busy process
+                way = trace(model, layers, next(iter(calibration.batches(model))), forward=calibration.forward)
+                select(pending)
+        finally:
+            deque(pending, maxlen=0)  # after an error or an interrupt: nobody begins another
+        norms = _norms_behind(model, layers, way.norms, observe)
+        for others in ranking:
+            others.result()
+        products = (selected[layer.name] for layer in largest)
+        prepared = (pool.map if pool else map)(prepare, largest, products)
+        found = dict(zip((layer.name for layer in largest), prepared, strict=True))
+        scans = {name: found[name] for name in layers.names}
+        # a network that draws random numbers draws them in one order only where its passes come one after the other;
+        # one that normalises by the batch gives another answer to a part of it
+        if way.draws or normalises_by_batch(unwrapped(model)):
+            pool, count = None, 1
         parts = _parts(calibration.batches(model), count)
-        measured = _in_order(pool, measure, parts, 2 * count) if pool else map(measure, parts)
+        sums_of_parts = _in_order(pool, measure, parts, 2 * count) if pool else map(measure, parts)
         held = calibration.held[: calibration.count].split(calibration.batch_size)
-        for sums in track(measured, "diagnosing", sum(1 for _ in _parts(held, count))):
+        for sums in track(sums_of_parts, "diagnosing", sum(1 for _ in _parts(held, count))):
             for name, own in sums.items():
-                prepared[name][0].sums.add(own)
-    return {name: result for name, (result, _) in prepared.items()}
+                scans[name].sums.add(own)
+    return scans
 
 
 def _parts(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
