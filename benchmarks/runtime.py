@@ -1,13 +1,14 @@
 """The sparse CPU runtime beside the dense ones, in one run: medians and interquartile ranges of interleaved calls.
 
     python benchmarks/runtime.py [resnet18 ...] [--sparsities 0.9,0.95] [--allocations uniform,erk] [--batches 1,16]
-                                 [--threads 1,2] [--rounds 15] [--without compile] [--records FILE] [--write]
+                                 [--threads 1,2] [--rounds 15] [--without compile] [--records FILE] [--here] [--write]
 
 Weights are random, so magnitude masks are random masks; the stem and the classifier stay dense. Beside ours:
 torch eager (BatchNorm folded, channels last), torch.compile, onnxruntime and OpenVINO (float32), each on the network of
 the first sparsity, since to them a zero is a number like any other. "own parts": our time over the better of all layers
 dense and all layers sparse by our own kernels. With --records what is in FILE is not measured again, and what is
-measured goes there, so an interrupted run goes on; --write prints the page docs/runtime.md from FILE alone.
+measured goes there, so an interrupted run goes on; what another machine measured counts as measured, but with --here.
+--write prints the page docs/runtime.md from benchmarks/runtime.json alone.
 """
 
 from __future__ import annotations
@@ -218,19 +219,21 @@ float32) `rp.accelerate` runs a pruned network on this CPU. Random weights and m
 classifier dense; `uniform`: every layer alike, `erk`: as that rule allocates (without a floor), which keeps more of the
 early layers and so more of the work. Medians of interleaved calls ± their interquartile range. *Own parts*: the time
 over the better of all layers dense and all layers sparse by our own kernels; 1 is as good as the better one. A dash:
-left out. `python benchmarks/runtime.py --records benchmarks/runtime.json` measures, `--write` prints this page from
-there. [Shipping](shipping.md) says how to use it."""
+left out. "AMD EPYC" alone and 26/2 have Zen 5 cores, 25/17 Zen 4's.
+`python benchmarks/runtime.py --records benchmarks/runtime.json` measures, `--write` prints this page from there.
+[Shipping](shipping.md) says how to use it."""
 
 
 def page(records: list[dict[str, Any]]) -> str:
-    """A table for each number of threads, images and kind of masks; a row for each network."""
+    """A table for each number of threads, images and kind of masks; a row for each network and machine."""
     parts = ["# The runtime, measured", INTRODUCTION]
     for threads, batch, rule in dict.fromkeys((r["threads"], r["batch"], r["allocation"]) for r in records):
         chosen = [r for r in records if (r["threads"], r["batch"], r["allocation"]) == (threads, batch, rule)]
         sparsities = sorted({r["sparsity"] for r in chosen})
         rows = []
-        for name in dict.fromkeys(r["network"] for r in chosen):
-            own = {r["sparsity"]: r for r in chosen if r["network"] == name}
+        machines = sorted({_processor(r) for r in chosen})
+        for name, processor in dict.fromkeys((r["network"], _processor(r)) for r in chosen):
+            own = {r["sparsity"]: r for r in chosen if (r["network"], _processor(r)) == (name, processor)}
             first = next(iter(own.values()))
             dense = {runtime: first[runtime] for runtime in DENSE if runtime in first}
             cells = [
@@ -240,7 +243,8 @@ def page(records: list[dict[str, Any]]) -> str:
             parts_of = (
                 f"{min(r['own_parts'] for r in own.values()):.2f} to {max(r['own_parts'] for r in own.values()):.2f}"
             )
-            rows.append((name, *(_pair(dense.get(x)) for x in DENSE), *cells, parts_of))
+            label = name if len(machines) == 1 else f"{name} ({processor})"
+            rows.append((label, *(_pair(dense.get(x)) for x in DENSE), *cells, parts_of))
         images = "one image" if batch == 1 else f"{batch} images"
         title = f"{images}, {threads} thread{'s' * (threads > 1)}, masks {rule}"
         columns = ("network", *(f"{x}, ms" for x in DENSE), *(f"{100 * s:g} %" for s in sparsities), "own parts")
@@ -250,6 +254,11 @@ def page(records: list[dict[str, Any]]) -> str:
         caption = "Times as fast (ms). Rounds: {rounds}; commit {commit}; {date}; {hardware}".format(**where)
         parts += [f"## {title[0].upper()}{title[1:]}", to_markdown(Table(columns, rows, caption=caption)).strip()]
     return "\n\n".join(parts) + "\n"
+
+
+def _processor(record: dict[str, Any]) -> str:
+    """Of "AMD EPYC, 2 threads, torch 2.13.0": the first part."""
+    return str(record["hardware"].split(",")[0])
 
 
 def _pair(value: tuple[float, float] | None) -> str:
@@ -273,6 +282,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--without", choices=DENSE, action="append", default=[])
     parser.add_argument("--records", type=Path, help="a JSON file to go on from and to write")
+    parser.add_argument("--here", action="store_true", help="measure anew what only another machine measured")
     parser.add_argument("--write", action="store_true", help=f"measure nothing: the page from {RECORDS.name}")
     given = parser.parse_args()
     if given.write:
@@ -281,7 +291,8 @@ if __name__ == "__main__":
     found: list[dict[str, Any]] = []
     if given.records and given.records.exists():
         found = json.loads(given.records.read_text(encoding="utf-8"))
-    known = {(r["network"], r["allocation"], r["batch"], r["threads"], r["sparsity"]) for r in found}
+    counted = [r for r in found if not given.here or _processor(r) == machine().split(",")[0]]
+    known = {(r["network"], r["allocation"], r["batch"], r["threads"], r["sparsity"]) for r in counted}
     with torch.inference_mode():
         for count in given.threads:
             torch.set_num_threads(count)

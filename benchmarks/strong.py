@@ -2,8 +2,9 @@
 
     python benchmarks/strong.py SHARED DATA [resnet20 ...] [--sparsities 0.9,0.95] [--recipes strong,match] [--draws 3]
 
-SHARED holds data/checkpoints; DATA what data/prepare.py writes (cifar10, cifar100, imagenet, resnet50). Labels are read
-for the accuracy alone. The 1,300 ImageNet images are a subset that is easier than the whole validation set: what is
+SHARED holds data/checkpoints; DATA what data/prepare.py writes (cifar10, cifar100, imagenet, resnet50), and for
+resnet18_cifar10 and vgg16_quarter what `python -m reproduction networks DATA` trains. Labels are read for the accuracy
+alone. The 1,300 ImageNet images are a subset that is easier than the whole validation set: what is
 kept against dense counts there, with a standard error of about 1.1 points.
 """
 
@@ -34,13 +35,16 @@ class Network:
     classes: int
     images: int
     size: int | None = None
+    model: str | None = None  # where its name here is not the name of the architecture
 
     def load(
         self, name: str, shared: Path, folder: Path, test: int | None = None
     ) -> tuple[nn.Module, Data, list[tuple[Tensor, Tensor]]]:
         """The trained network, its data, and test batches of the first `test` images."""
         places = (shared / "data" / "checkpoints" / self.weights, folder / self.weights)
-        model = create_model(name, num_classes=self.classes, weights=next(x for x in places if x.exists()))
+        model = create_model(
+            self.model or name, num_classes=self.classes, weights=next(x for x in places if x.exists())
+        )
         data = load_data(f"npz:{folder / self.data}.npz", image_size=self.size)
         return model, data, list(data.test.batches(100, limit=test))
 
@@ -50,6 +54,8 @@ NETWORKS = {
     "resnet32": Network("resnet32-d509ac18.th", "cifar10", 10, 1024),
     "resnet56": Network("resnet56-4bfd9763.th", "cifar10", 10, 1024),
     "resnet18": Network("resnet18_cifar100.safetensors", "cifar100", 100, 512, 64),
+    "resnet18_cifar10": Network("resnet18_cifar10.safetensors", "cifar10", 10, 512, 64, "resnet18"),
+    "vgg16_quarter": Network("vgg16_quarter_cifar10.safetensors", "cifar10", 10, 1024, None, "vgg16_bn_quarter"),
     "resnet50_v1": Network("resnet50_v1_imagenet.safetensors", "imagenet", 1000, 512),
 }
 

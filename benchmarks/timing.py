@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+
+from repairability.provenance import processor
 
 
 def seconds(function: Callable[[], object], repeats: int = 5) -> float:
@@ -22,11 +22,4 @@ def seconds(function: Callable[[], object], repeats: int = 5) -> float:
 
 def machine() -> str:
     """What a figure must carry: the processor, the threads, the versions."""
-    info = Path("/proc/cpuinfo")
-    names = (
-        [x.split(":")[1].strip() for x in info.read_text(encoding="utf-8").splitlines() if "model name" in x]
-        if info.exists()
-        else []
-    )
-    processor = names[0] if names else platform.processor()
-    return f"{processor}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}"

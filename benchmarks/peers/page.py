@@ -109,7 +109,7 @@ def adoption() -> Table:
         if "failed" in install or not install:
             rows.append((records.PEERS[name].label, code, "failed" if install else "-", "", "", ""))
             continue
-        more = install["import_seconds"] - install["torch_import_seconds"]
+        more = max(0.0, install["import_seconds"] - install["torch_import_seconds"])  # below 0 is timing noise
         times = (f"{install['seconds']:.0f}", f"{more:.1f}") if records.quiet(install) else ("-", "-")
         numbers = (f"{len(install['packages'])}", f"{install['mb']:,.0f}", *times)
         rows.append((records.PEERS[name].label, code, *numbers))
@@ -117,7 +117,10 @@ def adoption() -> Table:
     torch = next((x for x in installs if "torch_mb" in x), None)
     beside = ""
     if torch is not None:
-        beside = f" torch itself: {torch['torch_packages']} packages, {torch['torch_mb']:,.0f} MB."
+        beside = f" torch itself: {torch['torch_packages']} packages, {torch['torch_mb']:,.0f} MB"
+        if records.quiet(torch):
+            beside += f", {torch['torch_seconds']:.0f} s, import {torch['torch_import_seconds']:.1f} s"
+        beside += "."
     caption = (
         "Lines: of the function that prunes, imports included, as its script has it. The rest is what comes on top of "
         f"torch: packages, MB of files, seconds of pip without its cache, seconds of the import "
