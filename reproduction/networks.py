@@ -42,6 +42,7 @@ class Network(Checked):
     given: str | None = None
     sha256: str | None = None
     start: str | None = None
+    freeze: str | None = None
     epochs: int = 5
     rate: float = 0.05
     seed: int = 0
@@ -51,6 +52,7 @@ class Network(Checked):
     def command(self, folder: Path, data: str) -> list[str]:
         """The training as `repairability` is called; `data` is where the images are."""
         start = ["--from-scratch"] if self.start is None else ["--weights", str(folder / self.start)]
+        start += [] if self.freeze is None else ["--freeze", self.freeze]
         sizes = {"--num-classes": self.num_classes, "--image-size": self.image_size}
         more = [word for option, size in sizes.items() if size is not None for word in (option, str(size))]
         recipe = ["--epochs", str(self.epochs), "--rate", str(self.rate), "--seed", str(self.seed)]
@@ -86,6 +88,7 @@ def make(folder: Path, given: Path, data: Path, only: Sequence[str] = (), file: 
     wanted = set(only or networks)
     for name in reversed(networks):
         wanted |= {start for start in (networks[name].start,) if start is not None and name in wanted}
+    folder.mkdir(parents=True, exist_ok=True)
     for name, network in networks.items():
         if name in wanted and (folder / name).is_file():
             yield f"{name} is there"

@@ -3,9 +3,9 @@
 `{{main_results cifar100 95% rr}}`: the mean accuracy over seeds of one cell of a study, in per cent; words are values
 of its settings, in any order. `{{main_results cifar100 95% rr - erk}}`: the difference of two cells that differ in one
 word; `best` and `worst` stand for the rule with the highest and the lowest mean. A last word `.2` asks for two digits.
-`{{cell STUDY SECTION | LABEL; LABEL | COLUMN}}`: a cell of a table as printed. `{{count STUDY SECTION}}`: how many rows
-a section's first table has; `{{count STUDY SECTION | COLUMN | TEXT}}`: in how many of them a column reads so.
-`{{paper TABLE | LABEL; LABEL | COLUMN}}`: a cell of the paper's.
+`{{dense STUDY}}`: what the network keeps unpruned. `{{cell STUDY SECTION | LABEL; LABEL | COLUMN}}`: a cell of a table
+as printed. `{{count STUDY SECTION}}`: how many rows a section's first table has; `{{count STUDY SECTION | COLUMN |
+TEXT}}`: in how many of them a column reads so. `{{paper TABLE | LABEL; LABEL | COLUMN}}`: a cell of the paper's.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ def value(expression: str, studies: Studies) -> str:
             column, wanted = rest or ("", "")
             rows = [row for _, row in _rows(studies.tables(*words)[0]) if not column or row[column] == wanted]
             return str(len(rows))
+        if kind == "dense":
+            return _dense(done(studies.given[words[0]][1]))
         return _accuracy(done(studies.given[kind][1]), words)
     except (InputError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{{{{{expression}}}}}: {error}") from error
@@ -61,6 +63,13 @@ def _cell(rows: Sequence[tuple[Sequence[str], dict[str, str]]], labels: str, col
     if len(found) != 1:
         raise InputError(f"{len(found)} rows have the labels {wanted}")
     return found[0][column]
+
+
+def _dense(runs: Runs) -> str:
+    known = {run.result["dense_top1"] for run in runs}
+    if len(known) != 1:
+        raise InputError(f"its runs have {len(known)} dense accuracies, where one is meant")
+    return f"{100 * known.pop():.1f}"
 
 
 def _accuracy(runs: Runs, words: list[str]) -> str:
