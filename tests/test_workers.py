@@ -106,12 +106,14 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_a_worker_of_ray_that_dies_while_it_begins_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Its cluster is a fresh one, also where the machine has one already: here one that does not answer."""
     pytest.importorskip("ray", reason="needs the extra 'ray'")
-    settings = {**os.environ, "PYTHONPATH": with_tests(), "FAULTS": str(tmp_path)}
+    settings = {**os.environ, "PYTHONPATH": with_tests(), "FAULTS": str(tmp_path), "RAY_ADDRESS": "127.0.0.1:9"}
     process = subprocess.Popen([sys.executable, "-c", BEGINS], env=settings, start_new_session=True)
     driver = Driver(process.pid, tmp_path, str(tmp_path))
     while not (workers := driver.family(r"^\S*/bin/python\S* .*default_worker\.py")) and process.poll() is None:
         time.sleep(0.001)
+    assert workers, "it ended before it had a worker"
     os.kill(workers[0], signal.SIGKILL)
     assert process.wait(PATIENCE) == 0
 

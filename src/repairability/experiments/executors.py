@@ -110,7 +110,10 @@ class RayCluster:
         alone: dict[str, Any] = {"_system_config": {"prestart_worker_first_driver": False}}
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
         try:
-            ray.init(self.address, **quiet, **(alone if self.address is None else {}))
+            if self.address is None:  # "local": Ray takes None for whichever cluster this machine may have already
+                ray.init("local", **quiet, **alone)
+            else:
+                ray.init(self.address, **quiet)
         except Exception as error:  # Ray raises bare ones too
             if self.address is None:
                 raise PlaceError(f"no Ray cluster began on this machine ({first_line(error)})") from error
