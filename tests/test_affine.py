@@ -358,3 +358,35 @@ def test_the_users_models_are_as_before(at: int, fault: BaseException | None, mo
 def test_clear_errors() -> None:
     with pytest.raises(InputError, match="match must be one of least_squares, moments, not 'mean'"):
         AffineRepair("mean")
+
+
+class Raised(nn.Module):
+    """A bias that is computed: no shift can be written into it, and a scaled filter leaves it as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.layer, self.bias = (
+            nn.Conv2d(3, 6, 3),
+            nn.Conv2d(6, 7, 3, bias=False),
+            nn.Parameter(torch.ones(7)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = nn.functional.conv2d(self.stem(x).relu(), self.layer.weight, 2 * self.bias + 3)
+        return y
+
+
+@pytest.mark.parametrize("match", MATCHES)
+def test_a_bias_that_is_computed_is_no_part_of_the_scale(match: str) -> None:
+    """The best scale of what the weights give; and the diagnosis knows."""
+    dense = Raised().double()
+    pruned = copy.deepcopy(dense)
+    reference.prune_layer_(pruned, "layer", 0.7)
+    inputs = dense.stem(IMAGES[:150].double()).relu().detach()
+    a, b = (nn.functional.conv2d(inputs, net.layer.weight).detach() for net in (dense, pruned))
+    scales = torch.tensor([g for g, _ in reference.affine_of(a, b, match, shift=False)], dtype=torch.float64)
+    found = repair_model(dense, pruned, calibration(), repair=AffineRepair(match))
+    torch.testing.assert_close(found.layer.weight, pruned.layer.weight * scales.view(-1, 1, 1, 1))
+    outputs = [net(IMAGES[:150].double()).detach() for net in (dense, found)]
+    curves = diagnose(dense, calibration(), grid=(0.7,), repair=AffineRepair(match))
+    assert curves.residual["layer"][0] == pytest.approx(reference.distance(*outputs), rel=1e-6)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +60,7 @@ def test_json_and_csv_there_and_back(a: float, b: float, target: float | None) -
     given = Allocation({"a": a, "b": b}, TOTALS, 50, "rr", target)
     assert Allocation.from_json(given.to_json()) == given
     assert Allocation.from_csv(given.to_csv()) == given
+    assert Allocation.from_csv(replace(given, target=0.0).to_csv()).target == 0
 
 
 def test_prints_both_sparsities() -> None:
@@ -65,7 +68,7 @@ def test_prints_both_sparsities() -> None:
     assert "rule erk, target 50.00 %: 72.50 % of the prunable weights, 58.00 % of all" in text
 
 
-@pytest.mark.parametrize("value", [1.2, -0.1, math.nan, math.inf, "0.5", None, True, 95])
+@pytest.mark.parametrize("value", [1.2, -0.1, math.nan, math.inf, "0.5", None, True, 95, np.array([0.5, 0.6])])
 def test_refused_sparsities(value: object) -> None:
     with pytest.raises(InputError, match=r"the sparsity of layer 'a' must be .*between 0 and 1"):
         Allocation({"a": value, "b": 0.1}, TOTALS, 50)

@@ -174,3 +174,10 @@ def test_the_users_model_is_sacred(verb: Callable[..., PruneResult]) -> None:
     before = complete_state(model)
     verb(model, IMAGES, sparsity=0.7, config=CONFIG)
     assert same(complete_state(model), before)
+
+
+def test_candidates_may_be_names(model: nn.Module) -> None:
+    found = prune_best(model, IMAGES, sparsity=0.8, candidates=["fast", RECIPES["paper"]], config=CONFIG)
+    assert [trial.rule for trial in found.trials] == ["lamp", "rr"]
+    with pytest.raises(InputError, match="unknown recipe 'fats'"):
+        prune_best(model, IMAGES, sparsity=0.8, candidates=["fats"], config=CONFIG)

@@ -403,3 +403,26 @@ def test_a_part_that_is_scripted_is_no_layer() -> None:
         net, x, sparsity=0.5, rule="uniform", score="magnitude", repair="reconstruct", config=PruneConfig(count=20)
     )
     assert list(found.masks) == ["2"]
+
+
+class StemLast(nn.Module):
+    """What runs first is defined last, and the head before the layer that leads to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Conv2d(4, 32, 3)
+        self.head = nn.Linear(8, 3)
+        self.middle = nn.Linear(32, 8)
+        self.stem = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.middle(self.body(self.stem(x)).mean((2, 3))))
+        return out
+
+
+def test_first_and_last_are_by_the_order_of_a_run() -> None:
+    model, batch = StemLast(), torch.randn(2, 3, 8, 8)
+    assert prunable_layers(model, types=("conv", "linear"), batch=batch).names == ("body", "middle")
+    assert prunable_layers(model, types=("conv", "linear")).names == ("head", "stem")  # nothing else is known
+    pruned = rp.prune(model, torch.randn(128, 3, 8, 8), sparsity=0.5, rule="lamp", score="magnitude", repair="none")
+    assert list(pruned.allocation) == ["body"]

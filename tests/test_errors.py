@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from repairability import RepairabilityError
@@ -22,3 +24,9 @@ def test_they_are_also_what_python_expects() -> None:
     with pytest.raises(ImportError, match=r"altair is not installed; .*repairability\[report\]"):
         raise MissingExtraError("altair", "report")
     assert issubclass(MissingExtraError, RepairabilityError)
+
+
+def test_they_travel_between_processes() -> None:
+    error = MissingExtraError("altair", "report")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (MissingExtraError, str(error))

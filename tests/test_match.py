@@ -22,6 +22,7 @@ from repairability import (
 from repairability._torch import seeded
 from repairability.masks import apply_masks_
 from repairability.repairs import OutputMatching, RepairContext, crops, flips, get_repair
+from repairability.repairs.trained import TrainedWeights
 from test_sacred import complete_state, same, users_model
 
 IMAGES = torch.randn(96, 3, 9, 9, generator=torch.Generator().manual_seed(2))
@@ -353,3 +354,24 @@ def test_outputs_that_cannot_be_matched(puts_out: str, words: str) -> None:
     samples = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
     with pytest.raises(InputError, match=words):
         OutputMatching(**{**QUICK, "batch_size": 8})(context_of(model, pruned, samples))
+
+
+def test_steps_that_break_the_network_leave_the_best_before_them(
+    dense: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is seen at a check, between two steps."""
+    step_ = TrainedWeights.step_
+
+    def breaking(self: TrainedWeights, error: Tensor, rate: float) -> None:
+        step_(self, error, rate)
+        if self.steps == 10:
+            with torch.no_grad():
+                self.trained[-1].fill_(torch.inf)
+
+    monkeypatch.setattr(TrainedWeights, "step_", breaking)
+    pruned = pruned_copy(dense)
+    context = context_of(dense, copy.deepcopy(pruned))
+    OutputMatching(**QUICK)(context)
+    assert all(bool(x.isfinite().all()) for x in context.model.parameters())
+    assert distance(dense, context.model) < distance(dense, pruned)
+    assert any("after 10 steps" in remark for remark in context.remarks)

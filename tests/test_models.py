@@ -161,3 +161,23 @@ def test_a_counter_of_another_shape_is_no_misfit(tmp_path: Path) -> None:
     save_file(state, tmp_path / "made.safetensors")
     again = create_model("resnet20", weights=tmp_path / "made.safetensors", seed=1)
     assert torch.equal(again.get_parameter("conv1.weight"), model.get_parameter("conv1.weight"))
+
+
+class Wrapping(nn.Module):
+    """A submodule that is called as data-parallel training calls what it wraps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.Linear(3, 2)
+        self.other = nn.Linear(2, 2)
+
+
+def test_a_part_that_is_called_as_a_wrapper_keeps_its_name(tmp_path: Path) -> None:
+    model, again, file = Wrapping(), Wrapping(), tmp_path / "weights.safetensors"
+    save_file(model.state_dict(), file)
+    load_weights_(again, file)
+    assert torch.equal(again.module.weight, model.module.weight)
+    save_file({f"module.{name}": tensor for name, tensor in model.state_dict().items()}, file)
+    again = Wrapping()
+    load_weights_(again, file)
+    assert torch.equal(again.module.weight, model.module.weight)

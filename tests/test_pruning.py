@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import pickle
 from typing import Any
 
 import pytest
@@ -102,9 +103,16 @@ def test_rules_without_curves_never_diagnose(model: nn.Module, monkeypatch: pyte
     prune(model, IMAGES, sparsity=0.8, recipe="paper", rule="lamp", config=CONFIG)
 
 
-def test_statistics_of_other_images_are_not_used(model: nn.Module) -> None:
-    other = diagnose(model, CalibrationSet(IMAGES.flip(0), count=40))
+@pytest.mark.parametrize("of", ["other images", "other weights"])
+def test_statistics_of_other_things_are_not_used(model: nn.Module, of: str) -> None:
     calibration = CalibrationSet(IMAGES, count=40)
+    scaled = copy.deepcopy(model)
+    with torch.no_grad():
+        scaled.get_parameter("conv1.weight").mul_(1.7)
+    if of == "other images":
+        other = diagnose(model, CalibrationSet(IMAGES.flip(0), count=40))
+    else:
+        other = diagnose(scaled, calibration)
     given = prune(model, calibration, sparsity=0.8, rule="erk", score="magnitude", repair="cr", curves=other)
     plain = prune(model, calibration, sparsity=0.8, rule="erk", score="magnitude", repair="cr")
     for key, value in plain.model.state_dict().items():
@@ -357,3 +365,13 @@ def test_a_repair_that_leaves_nan_is_an_error() -> None:
 
     with pytest.raises(InputError, match=r"repair 'ruin_' left nan or inf in head.bias"):
         prune(Residual(), IMAGES, sparsity=0.5, rule="erk", score="magnitude", repair=ruin_)
+
+
+def test_a_result_is_pickled_and_copied(model: nn.Module) -> None:
+    result = prune(model, IMAGES, sparsity=0.8, recipe="paper", config=CONFIG)
+    for again in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
+        assert again.allocation == result.allocation
+        assert again.diagnosis.rr.to_json() == result.diagnosis.rr.to_json()
+        assert all(torch.equal(again.masks[layer], mask) for layer, mask in result.masks.items())
+        with pytest.raises(TypeError, match="does not support item assignment"):
+            again.masks.tensors["conv1"] = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -408,3 +409,25 @@ except rp.MissingExtraError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'repairability[runtime]'" in done.stdout
+
+
+class Pair(nn.Module):
+    """Two outputs behind a BatchNorm that folds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        y = self.norm(self.conv(x)).relu()
+        return self.head(y).mean((2, 3)), {"map": y}
+
+
+def test_several_outputs_of_one_tensor(tmp_path: Path) -> None:
+    model, images = pruned(Pair()).eval(), drawn(5, 3, 8, 8)
+    fast, small = rp.accelerate(model, images, kernels="sparse"), rp.compact(model, images, fold_norms=True)
+    expected = model(images)
+    for given in (fast(images), small.model(images)):
+        torch.testing.assert_close(given, expected, rtol=1e-4, atol=1e-5)
+    assert not any(isinstance(module, nn.BatchNorm2d) for module in small.model.modules())
+    rp.export_onnx(model, images, tmp_path / "pair.onnx")

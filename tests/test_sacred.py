@@ -10,7 +10,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from repairability import CalibrationSet, _torch, allocate, create_model, diagnose, make_masks, repair_model
+from networks import small_net
+from repairability import (
+    CalibrationSet,
+    _torch,
+    accelerate,
+    agreement,
+    allocate,
+    compact,
+    create_model,
+    diagnose,
+    doctor,
+    make_masks,
+    prunable_layers,
+    prune,
+    repair_model,
+)
 from repairability.algebra.sums import ChannelSums
 from repairability.diagnostics.products import LevelProducts
 from repairability.masks import apply_masks_
@@ -207,3 +222,37 @@ def test_our_own_copy_gets_its_modes_back_too() -> None:
         raise KeyboardInterrupt
     assert model.get_submodule("bn3").momentum == 0.37
     assert not model.get_submodule("bn2").training
+
+
+class Overwriting(nn.Module):
+    """Normalises its input in place, as many do."""
+
+    def __init__(self, inner: nn.Module, *, in_place: bool) -> None:
+        super().__init__()
+        self.inner, self.in_place = inner, in_place
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.inner(x.sub_(0.5).div_(0.25) if self.in_place else (x - 0.5) / 0.25)
+        return y
+
+
+@pytest.mark.parametrize("recipe", ["fast", "paper", "strong"])
+def test_a_model_that_writes_into_its_input_is_pruned_as_one_that_does_not(recipe: str) -> None:
+    """And the images are the caller's: they stay as they are."""
+    inner = small_net()
+    images = torch.rand(300, 3, 9, 9, generator=torch.Generator().manual_seed(0))
+    kept = images.clone()
+    polite, rude = (Overwriting(inner, in_place=x).eval() for x in (False, True))
+    expected, given = (prune(x, images, sparsity=0.8, recipe=recipe).model.state_dict() for x in (polite, rude))
+    assert same(dict(given), dict(expected))
+    assert agreement(rude, copy.deepcopy(rude), [images]).same == 1
+    for call in (
+        lambda: doctor(rude, images),
+        lambda: diagnose(rude, images),
+        lambda: prunable_layers(rude, batch=images),
+    ):
+        call()
+    compact(rude, images[:4])
+    fast = accelerate(polite, images[:4], threads=1)
+    torch.testing.assert_close(fast(images), polite(images))
+    assert torch.equal(images, kept)

@@ -32,6 +32,8 @@ def check_sparsity(value: object, what: str = "sparsity") -> float:
         number = float(value)
     except OverflowError:  # a whole number of hundreds of digits
         number = math.inf
+    except (TypeError, ValueError, RuntimeError):  # an array of several
+        raise InputError(f"{what} must be a number between 0 and 1, not {shortened(value)}") from None
     if not math.isfinite(number) or not 0 <= number <= 1:
         hint = f"; did you mean {number / 100:g}?" if 1 < number <= 100 else ""
         raise InputError(f"{what} must be between 0 and 1 (pruned / total), not {number:g}{hint}")
@@ -156,5 +158,6 @@ class Allocation(Tidy, ByLayer[float]):
         if len({(row["rule"], row["target"], row["n_all"]) for row in rows}) > 1:
             raise InputError("these rows hold several allocations; split them by rule and target first")
         layers = [{**row, "sparsity": float(row["sparsity"])} for row in rows]
-        empty = {name: rows[0].get(name) or None for name in ("target", "parameters")}
+        values = {name: rows[0].get(name) for name in ("target", "parameters")}
+        empty = {name: None if value == "" else value for name, value in values.items()}
         return cls.from_dict({**rows[0], **empty, "layers": layers})

@@ -36,6 +36,10 @@ class MissingExtraError(RepairabilityError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed; install it with: pip install 'repairability[{extra}]'")
+        self._given = package, extra
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
+        return type(self), self._given  # a worker's errors travel: pickle would call it with the message alone
 
 
 _MACHINE = ("out of memory", "can't allocate memory", "CUDA error", "No space left on device")

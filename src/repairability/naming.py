@@ -6,6 +6,7 @@ import functools
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from repairability.errors import InputError, shortened, unknown
@@ -57,6 +58,13 @@ class ByLayer(Mapping[str, Thing]):
 
     def __len__(self) -> int:
         return len(self.by_layer())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To be pickled or copied: views that only read, which cannot be, as what they show."""
+        return {name: dict(x) if isinstance(x, MappingProxyType) else x for name, x in vars(self).items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({name: MappingProxyType(x) if type(x) is dict else x for name, x in state.items()})
 
 
 _LONGEST = 1000

@@ -9,6 +9,7 @@ from repairability._torch.copies import (
     masked_names,
     normalises_by_batch,
     state_digest,
+    state_sums,
     unwrapped,
 )
 from repairability._torch.devices import device_of
@@ -53,6 +54,7 @@ __all__ = [
     "reset_weights_",
     "seeded",
     "state_digest",
+    "state_sums",
     "take_threads",
     "threads",
     "training_",

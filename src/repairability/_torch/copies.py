@@ -144,3 +144,13 @@ def state_digest(model: nn.Module) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
+
+
+def state_sums(model: nn.Module) -> tuple[float, float]:
+    """Two sums over every weight and buffer, by which a network is known again in a fraction of a hash's time."""
+    tensors = [x.float() for x in model.state_dict().values() if isinstance(x, Tensor) and x.is_floating_point()]
+    if not tensors:
+        return 0.0, 0.0
+    sums = [torch.stack((x.sum(), x.norm())).detach().cpu() for x in tensors]
+    first, second = (torch.stack(sums).double() * torch.arange(1, 1 + len(sums))[:, None]).sum(0).tolist()
+    return first, second

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
-from repairability._torch import alone, check_finite
+from repairability._torch import alone, check_finite, state_sums
 from repairability.algebra.sums import EPS
 from repairability.calibration import CalibrationSet, Images
 from repairability.comparison import Distance
@@ -113,9 +113,9 @@ def diagnose(
         Curves(measure, points, {name: values[name][i] for name in points}) for i, measure in enumerate(MEASURES)
     )
     felt_at_end = None if probe is None else Curves(OUTPUT, points, probe.curves(residual))
-    return Diagnosis(
-        raw, residual, rr, mend.name, observe, seen, calibration.fingerprint, statistics, output=felt_at_end
-    )
+    about = (mend.name, observe, seen, calibration.fingerprint, statistics)
+    state = None if statistics is None else state_sums(model)
+    return Diagnosis(raw, residual, rr, *about, output=felt_at_end, state=state)
 
 
 def _lean(budget: float | None) -> float | None:

@@ -22,8 +22,8 @@ class Diagnosis(Tidy):
     """raw: the damage of pruning; residual: what a repair leaves of it; rr: the fraction left; output: the damage that
     is left where the network ends, if that was measured. Each a `Curves`.
 
-    `statistics`, the dense network's moments from the same pass, spares a joint repair its own; they stay in memory and
-    are not written to files.
+    `statistics`, the dense network's moments from the same pass, spares a joint repair of that network, as `state`
+    knows it, its own; both stay in memory and are not written to files.
     """
 
     raw: Curves
@@ -35,6 +35,7 @@ class Diagnosis(Tidy):
     fingerprint: str
     statistics: Statistics | None = field(default=None, repr=False)
     output: Curves | None = None
+    state: tuple[float, float] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.rr:

@@ -94,14 +94,15 @@ def pack_diagnosis(diagnosis: Diagnosis) -> bytes:
         for layer, moments in (diagnosis.statistics or {}).items()
     }
     file = io.BytesIO()
-    torch.save({"diagnosis": diagnosis.to_json(), "statistics": statistics}, file)
+    parts = {"diagnosis": diagnosis.to_json(), "statistics": statistics, "state": diagnosis.state}
+    torch.save(parts, file)
     return file.getvalue()
 
 
 def unpack_diagnosis(content: bytes) -> Diagnosis:
     parts = torch.load(io.BytesIO(content), weights_only=True)
     statistics = {layer: OutputMoments(*moments) for layer, moments in parts["statistics"].items()}
-    return replace(Diagnosis.from_json(parts["diagnosis"]), statistics=statistics)
+    return replace(Diagnosis.from_json(parts["diagnosis"]), statistics=statistics, state=parts.get("state"))
 
 
 def key_of(*parts: Any) -> str:

@@ -128,7 +128,7 @@ def sweep(
             if waiting and not handed_out:
                 yield None
 
-    place = executor if executor is not None and pending else InProcess()  # for no run no cluster begins
+    place = executor if executor is not None and pending[:limit] else InProcess()  # for no run no cluster begins
     try:
         with closing(place.run(run_job, unclaimed())) as outcomes:
             for content, outcome in outcomes:

@@ -30,7 +30,8 @@ def load_weights_(model: nn.Module, path: str | os.PathLike[str], *, new_head: b
     With `new_head` the file's head may be one for another number of classes: then the model keeps its own, and a
     warning says so.
     """
-    state, own = read_state(path), model.state_dict()
+    own = model.state_dict()
+    state = own_names(read_state(path), own)
     may_lack = {key for key in own if key.endswith("num_batches_tracked")}  # no weights; old files lack them
     state |= {key: state[key].view(own[key].shape) for key in may_lack & state.keys() if state[key].numel() == 1}
     head, notice = _head(model), ""
@@ -80,7 +81,7 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Tensor]:
             raise InputError(f"{file} holds no state dict: a tensor in it is called {key!r}, which is no name")
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise InputError(f"{file} holds no plain weights: {shown(key)} is {tensor.layout} ({tensor.dtype})")
-    return {_stripped(key): tensor for key, tensor in content.items()}
+    return content
 
 
 def load_plain(file: Path | BinaryIO) -> Any:
@@ -131,17 +132,15 @@ PREFIXES = ("module.", "_orig_mod.")
 
 def own_names(state: Mapping[str, T], own: Mapping[str, Any]) -> dict[str, T]:
     """The state under the model's own names: what wrappers put before them goes, unless the model has it so."""
-    if any(key in own for key in state):
-        return dict(state)
-    stripped = {_stripped(key): tensor for key, tensor in state.items()}
+    stripped = {_stripped(key, own): tensor for key, tensor in state.items()}
     return stripped if len(stripped) == len(state) else dict(state)
 
 
-def _stripped(key: str) -> str:
+def _stripped(key: str, own: Mapping[str, Any]) -> str:
     """Also inside a name: a block that was compiled by itself is layer1._orig_mod.0.weight."""
-    while key.startswith(PREFIXES):
+    while key not in own and key.startswith(PREFIXES):
         key = key.partition(".")[2]
-    return key.replace("._orig_mod.", ".")
+    return key if key in own else key.replace("._orig_mod.", ".")
 
 
 def pretrained_model(name: str, num_classes: int | None) -> nn.Module:

@@ -45,9 +45,10 @@ def called(model: nn.Module, batch: Batch, forward: Forward | None = None) -> An
     """One forward pass (None where somebody ended it).
 
     Without a `forward`: `model(**batch)` for a mapping, `model(*batch)` for a tuple as far as the signature takes it,
-    `model(batch)` otherwise; labels are left out. Whatever the model raises becomes one error that names it and the
-    batch.
+    `model(batch)` otherwise; labels are left out. The model gets a copy, since it may write into what it is given.
+    Whatever it raises becomes one error that names it and the batch.
     """
+    batch = copied(batch)
     try:
         if forward is not None:
             return forward(model, batch)
@@ -218,6 +219,11 @@ def to_model(batch: Batch, model: nn.Module) -> Batch:
         return leaf.to(like.device, like.dtype) if leaf.is_floating_point() else leaf.to(like.device)
 
     return trees.tree_map(moved, batch)
+
+
+def copied(batch: Batch) -> Batch:
+    """For a model that may write into what it is given."""
+    return trees.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
 
 
 def described(batch: Batch) -> str:

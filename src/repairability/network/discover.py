@@ -15,14 +15,14 @@ from repairability.network.batches import Batch, Forward, plain
 from repairability.network.candidates import ITS_WEIGHT, SHARED, Candidate, candidates, parameter_count
 from repairability.network.kinds import CONVOLUTIONS, KINDS, LINEAR, TYPES
 from repairability.network.layers import Layer, Layers, matching, part_of
-from repairability.network.use import bare_candidates, observed
+from repairability.network.use import Use, bare_candidates, observed
 from repairability.tables import percent
 
 FIRST_CONV = "@first"
-"""In `skip`: the first convolution in definition order (the stem), whatever its name."""
+"""In `skip`: the first convolution (the stem), whatever its name: of a run, else in definition order."""
 
 LAST_LINEAR = "@last"
-"""In `skip`: the last linear layer in definition order (the classifier), whatever its name."""
+"""In `skip`: the last linear layer (the classifier), whatever its name: of a run, else in definition order."""
 
 SKIPPED = (FIRST_CONV, LAST_LINEAR)
 """What stays dense, unless the user says otherwise."""
@@ -55,19 +55,20 @@ def prunable_layers(
 
     A module reachable under two names counts once, under the first. A weight that several modules hold (an embedding
     and the head) is left out with a notice, unless `only` names it. With a `batch` the model is run once: layers that
-    it never reaches, or whose weight is not what is multiplied, are left out with a notice, and weights that no module
-    of a known class owns (batches of experts' matrices) are found.
+    it never reaches, or whose weight is not what is multiplied, are left out with a notice, weights that no module of a
+    known class owns (batches of experts' matrices) are found, and first and last are by the order of that run.
     """
     network = unwrapped(model)
     _check_words(types, skip, only, projections)
     use = None if batch is None else observed(network, plain(batch), forward)
     every = [*candidates(network), *(bare_candidates(network, use) if use else ())]
-    kinds = _kinds(every, types)
+    ran = _in_order(every, use)
+    kinds = _kinds(every, types, _last(ran))
     known = {x.layer.name: x for x in every if x.layer.kind in kinds}
     if not known:
         asked = "convolutional or linear" if types == AUTO_TYPES else ", ".join(types)
         raise InputError(f"{type(network).__name__} has no layer of type {asked}: nothing to prune")
-    skipped = {name for pattern in skip for name in _skipped(every, known, pattern)}
+    skipped = {name for pattern in skip for name in _skipped(ran, known, pattern)}
     chosen = {name for pattern in only for name in matching(known, pattern)} - skipped
     left_out: dict[str, str] = {}
     layers: list[Layer] = []
@@ -85,11 +86,11 @@ def prunable_layers(
             f"nothing is left to prune in {type(network).__name__}: types={_words(types)}, only={tuple(only)} and "
             f"skip={tuple(skip)} leave none of {', '.join(known)}" + (f" ({reasons})" if reasons else "")
         )
-    uncounted = {*left_out, *([_last(every)] if LAST_LINEAR in skip else [])}
+    uncounted = {*left_out, *([_last(ran)] if LAST_LINEAR in skip else [])}
     weights = {id(x.layer.weight): x.layer.total for name, x in known.items() if name not in uncounted}
     n_all = sum(weights.values())
     prunable = Layers(layers, n_all, parameter_count(network), left_out)
-    _mention(network, prunable, every, skip)
+    _mention(network, prunable, every, _last(ran) if LAST_LINEAR in skip else "")
     return prunable
 
 
@@ -152,13 +153,21 @@ def _refusal(candidate: Candidate) -> str:
 def chosen_kinds(network: nn.Module, types: str | Sequence[str]) -> set[str]:
     """The kinds of layers that `types` means on this network."""
     _check_words(types, (), (), ())
-    return _kinds(candidates(network), types)
+    every = candidates(network)
+    return _kinds(every, types, _last(every))
 
 
-def _kinds(every: Sequence[Candidate], types: str | Sequence[str]) -> set[str]:
+def _in_order(every: Sequence[Candidate], use: Use | None) -> Sequence[Candidate]:
+    """Those that a run reached, in the order in which it did; without a run all of them, as they are defined."""
+    if use is None:
+        return every
+    by_name = {x.layer.name: x for x in every}
+    return [by_name[name] for name in use.calls if name in by_name] or every
+
+
+def _kinds(every: Sequence[Candidate], types: str | Sequence[str], last: str) -> set[str]:
     if types != AUTO_TYPES:
         return {kind for name in types for kind in TYPES[name]}
-    last = _last(every)
     free = [x.layer for x in every if not x.why_not and x.layer.name != last]
     linear = sum(layer.total for layer in free if layer.kind in LINEAR)
     mostly = 2 * linear > sum(layer.total for layer in free) or all(x.layer.kind in LINEAR for x in every)
@@ -182,7 +191,7 @@ def _last(every: Sequence[Candidate]) -> str:
     return next((layer.name for layer in own if layer.kind in LINEAR), "")
 
 
-def _mention(network: nn.Module, layers: Layers, every: Sequence[Candidate], skip: Sequence[str]) -> None:
+def _mention(network: nn.Module, layers: Layers, every: Sequence[Candidate], head: str) -> None:
     """Notices: layers that were left out, masks that were taken over, and a small share of prunable parameters."""
     name = type(network).__name__
     for layer, why in layers.left_out.items():
@@ -195,7 +204,7 @@ def _mention(network: nn.Module, layers: Layers, every: Sequence[Candidate], ski
     if coverage is None or coverage >= 0.5:
         return
     others = [x.layer for x in every if x.layer.name not in layers.names and x.layer.kind in LINEAR and not x.why_not]
-    more = sum(layer.total for layer in others if layer.name != _last(every) or LAST_LINEAR not in skip)
+    more = sum(layer.total for layer in others if layer.name != head)
     hint = ""
     if more and not any(layer.kind in LINEAR for layer in layers):
         share = percent((layers.total + more) / max(1, layers.parameters or 1))

@@ -24,7 +24,7 @@ from repairability.progress import track
 from repairability.pruning.budget import Budget
 from repairability.pruning.plan import PruneConfig, with_forward
 from repairability.pruning.prune import Session
-from repairability.pruning.recipe import RECIPES, Recipe, distinct
+from repairability.pruning.recipe import RECIPES, Recipe, RecipeLike, distinct, get_recipe
 from repairability.pruning.result import PruneResult, Trial
 from repairability.rules import get_rule
 
@@ -53,7 +53,7 @@ def prune_best(
     images: Images,
     *,
     sparsity: float,
-    candidates: Sequence[Recipe] = BEST,
+    candidates: Sequence[RecipeLike] = BEST,
     seconds: float = SECONDS,
     curves: Diagnosis | Curves | None = None,
     forward: Forward | None = None,
@@ -73,7 +73,7 @@ def prune_best(
     settings, target = with_forward(config, forward), check_sparsity(sparsity)
     if not seconds > 0:
         raise InputError(f"seconds must be a positive number, not {seconds}")
-    recipes = [_with_options(candidate, settings) for candidate in candidates]
+    recipes = [_with_options(get_recipe(candidate), settings) for candidate in candidates]
     if not recipes:
         raise InputError("there is nothing to choose from: candidates is empty")
     for name in settings.options:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from torch import nn
 
-from repairability._torch import broken_tensors, check_finite, check_output, copy_of
+from repairability._torch import broken_tensors, check_finite, check_output, copy_of, state_sums
 from repairability.allocation import Allocation, check_sparsity
 from repairability.calibration import CalibrationSet, Images
 from repairability.curves import Curves
@@ -166,6 +166,10 @@ class Session:
         self._statistics: Statistics | None = None
 
     @cached_property
+    def _state(self) -> tuple[float, float]:
+        return state_sums(self.model)
+
+    @cached_property
     def macs(self) -> Prices:
         """The multiply-adds of its layers for one sample."""
         batch = next(self.calibration.batches(self.model))
@@ -185,13 +189,14 @@ class Session:
         return diagnosis
 
     def statistics(self) -> Statistics:
-        """Those of a diagnosis that saw these layers on these images; else of one dense pass."""
+        """Those of a diagnosis that saw these layers of this network on these images; else of one dense pass."""
         if self._statistics is None:
             with timed(self.spent, "statistics"):
                 given = [self.given] if isinstance(self.given, Diagnosis) else []
                 for diagnosis in (*given, *(diagnosis for _, diagnosis in self._measured)):
                     known = diagnosis.statistics or {}
-                    if diagnosis.fingerprint == self.calibration.fingerprint and set(self.layers.names) <= set(known):
+                    same = diagnosis.fingerprint == self.calibration.fingerprint and diagnosis.state == self._state
+                    if same and set(self.layers.names) <= set(known):
                         self._statistics = known
                         break
                 else:

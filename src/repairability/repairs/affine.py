@@ -12,7 +12,7 @@ from repairability.errors import InputError
 from repairability.network.layers import Layers
 from repairability.repairs.repair import Repair, RepairContext
 from repairability.repairs.response import Response
-from repairability.repairs.station import Station
+from repairability.repairs.station import Station, fixed_bias
 from repairability.repairs.walk import walk
 
 MATCHES = ("least_squares", "moments")
@@ -36,7 +36,7 @@ class AffineRepair(Repair):
 
     g scales the filter. h goes into the layer's bias, else into the running mean of the BatchNorm that takes this
     layer's output alone. Where there is neither, the best scale without a shift: g = E[a b] / E[b^2], or
-    sqrt(E[a^2] / E[b^2]).
+    sqrt(E[a^2] / E[b^2]), of what the weights give: a and b without a bias that is computed, which stays.
 
     Layer by layer on the statistics' images, each measured with everything upstream already repaired. For least squares
     the output that is wanted also makes up for the error of the branch a layer is added to (`walk`); moments are those
@@ -51,15 +51,18 @@ class AffineRepair(Repair):
             raise InputError(f"match must be one of {', '.join(MATCHES)}, not {self.match!r}")
 
     def respond(self, response: Response) -> Response:
-        """y -> g y + h. With a bias that is g (y - bias) + bias', where bias' = g bias + h."""
+        """y -> g y + h. With a bias that is g (y - bias) + bias', where bias' = g bias + h; bias' = bias where no shift
+        has a place.
+        """
         a, y = response.dense.mean, response.mean
         if response.shifts:
             scale = self._scale(response.dense.var, response.var, response.cov)
             shift = a - scale * y
         else:
+            a, y = a - response.bias, y - response.bias
             energies = response.dense.var + a.square(), response.var + y.square()
             scale = self._scale(*energies, response.cov + a * y)
-            shift = torch.zeros_like(scale)
+            shift = (1 - scale) * response.bias
         return replace(response, gain=scale * response.gain, offset=scale * response.offset + shift)
 
     def _scale(self, dense: Tensor, pruned: Tensor, product: Tensor) -> Tensor:
@@ -87,7 +90,8 @@ class AffineRepair(Repair):
             bias, running = _places(station)
             shifts = bias is not None or running is not None
             sums = _measured(station)
-            start = torch.zeros(sums.channels, dtype=torch.float64) if bias is None else bias.double().cpu()
+            own = bias if bias is not None else fixed_bias(station.pairs[0].call)
+            start = torch.zeros(sums.channels, dtype=torch.float64) if own is None else own.double().cpu()
             end = self.respond(Response.begin(sums, start, None, shifts=shifts))
             scale, shift = end.gain[0], end.offset[0]
             layer = station.layer
@@ -96,12 +100,12 @@ class AffineRepair(Repair):
                 if bias is not None:
                     _write_(bias, scale * start + shift)
                 elif running is not None:
-                    _write_(running, running.double().cpu() - shift)
+                    _write_(running, running.double().cpu() - shift - (scale - 1) * start)
 
 
 def _places(station: Station) -> tuple[Tensor | None, Tensor | None]:
     """Where a shift can go: the layer's bias, or the running mean of its own BatchNorm."""
-    running: Tensor | None = getattr(station.norm, "running_mean", None)
+    running: Tensor | None = None if station.norm is None else station.norm.running_mean  # type: ignore[assignment]
     return station.bias_place, running
 
 

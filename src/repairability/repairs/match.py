@@ -183,8 +183,11 @@ class _Nearness:
         return outputs_of(network, self.batches, forward=self.context.calibration.forward)
 
     def measured(self) -> float:
-        pairs = zip(self.wanted, self._outputs(self.context.model), strict=True)
-        value = agreement_of_outputs(pairs, self.comparison).value
+        """Infinity where the steps have broken our copy: nothing is worse, and the next step ends them."""
+        given = self._outputs(self.context.model)
+        if not all(bool(x.isfinite().all()) for x in given):
+            return math.inf
+        value = agreement_of_outputs(zip(self.wanted, given, strict=True), self.comparison).value
         assert value is not None
         return value
 

@@ -31,7 +31,7 @@ def repair_model(dense: nn.Module, pruned: nn.Module, images: Images, *, repair:
     check_finite(dense, "the dense network")
     check_finite(pruned, "the pruned network")
     lost = _layers_that_lost_weights(dense, pruned)
-    calibration = CalibrationSet.read(images)
+    calibration = CalibrationSet.read(images, model=dense)
     statistics = measure_statistics(dense, lost, calibration) if mend.needs_statistics else {}
     repaired = copy_of(pruned)
     mend(RepairContext(repaired, lost.on(repaired), dense, calibration, statistics))

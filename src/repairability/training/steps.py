@@ -36,7 +36,10 @@ def sgd(model: nn.Module, rate: float, momentum: float = 0.9, weight_decay: floa
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not weights:
         raise InputError(f"nothing is left to train in {type(model).__name__}: every weight is frozen")
-    return torch.optim.SGD(weights, lr=rate, momentum=momentum, weight_decay=weight_decay, nesterov=momentum > 0)
+    # fused: one pass over a weight, its gradient and its momentum instead of four; a step of VGG16 spent half on them
+    return torch.optim.SGD(
+        weights, lr=rate, momentum=momentum, weight_decay=weight_decay, nesterov=momentum > 0, fused=True
+    )
 
 
 def step_(

@@ -18,7 +18,7 @@ from repairability.deploy.compacting.in_place import out_of_place_
 from repairability.deploy.compacting.operations import Reading
 from repairability.deploy.compacting.shaping import Shapes
 from repairability.errors import InputError, first_line
-from repairability.network.batches import Batch, arguments, run, to_model
+from repairability.network.batches import Batch, arguments, copied, run, to_model
 from repairability.network.folding import without_norms
 from repairability.tables import Table, percent
 
@@ -150,7 +150,7 @@ def _notes(facts: Facts, cut: Cut) -> list[str]:
 
 
 def _shapes(graph: fx.GraphModule, model: nn.Module, batch: Batch) -> Shapes:
-    args, kwargs = arguments(model, batch)
+    args, kwargs = arguments(model, copied(batch))
     places = [node for node in graph.graph.nodes if node.op == "placeholder"]
     named = [kwargs[str(node.target)] for node in places[len(args) :] if str(node.target) in kwargs]
     with evaluating(graph) as shadow:

@@ -192,9 +192,9 @@ def without_dead_branches_(graph: fx.GraphModule, facts: Facts, shapes: Shapes) 
             if not fact.value.any():
                 node.replace_all_uses_with(other)
             else:
-                dtype = next(p.dtype for p in graph.parameters() if p.is_floating_point())
+                like = next(p for p in graph.parameters() if p.is_floating_point())
                 name = f"{CONSTANT}{branch.name}"
-                values = fact.value.to(dtype).view(1, -1, *[1] * (len(shapes[node.name]) - 2))
+                values = fact.value.to(like.device, like.dtype).view(1, -1, *[1] * (len(shapes[node.name]) - 2))
                 graph.register_buffer(name, values)
                 with graph.graph.inserting_before(node):
                     constant = graph.graph.get_attr(name)

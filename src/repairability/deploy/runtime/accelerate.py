@@ -15,7 +15,7 @@ from repairability._torch import threads as torch_threads
 from repairability.deploy.runtime.measures import KERNELS, LayerTime, check_same, timed
 from repairability.deploy.runtime.stages import Unreadable
 from repairability.errors import InputError, unknown
-from repairability.network.batches import Batch, arguments, check_pixels, described, leaves
+from repairability.network.batches import Batch, arguments, check_pixels, copied, described, leaves
 from repairability.network.folding import for_inference
 from repairability.tables import Table, percent
 
@@ -52,7 +52,7 @@ class Accelerated(nn.Module):
         self._engine: Engine | None = None
         with torch.no_grad(), torch_threads(threads):
             self._plain = self._fastest_plain(plain, example)
-            expected = self._plain(*args, **kwargs)
+            expected = self._run("plain", *args, **kwargs)
             check_output(expected)
             try:
                 if not isinstance(example, Tensor):
@@ -62,9 +62,11 @@ class Accelerated(nn.Module):
             except Unreadable as found:
                 self.way, self.reason = "layers", str(found)
                 self._network = evaluation_mode_(copy_of(plain))
-                self.layers = replace_layers_(self._network, lambda: self._network(*args, **kwargs), threads, kernels)
+                self.layers = replace_layers_(
+                    self._network, lambda: self._run("replaced", *args, **kwargs), threads, kernels
+                )
             _check(self._run(self.way, *args, **kwargs), expected)
-            ways = [lambda: self._plain(*args, **kwargs), lambda: self._run(self.way, *args, **kwargs)]
+            ways = [lambda: self._run("plain", *args, **kwargs), lambda: self._run(self.way, *args, **kwargs)]
             self.plain_ms, self.ms = (1e3 * x for x in timed(ways, seconds=0.3))
         if kernels == "measured" and self.plain_ms < self.ms:
             self.way, self.ms = "plain", self.plain_ms
@@ -84,12 +86,13 @@ class Accelerated(nn.Module):
                 return self._run(self.way, *args, **kwargs)
             except Unreadable as found:
                 warnings.warn(f"this shape runs by torch alone, since {found}", stacklevel=2)
-                return self._plain(*args, **kwargs)
+                return self._run("plain", *args, **kwargs)
 
     def _run(self, way: str, *args: Any, **kwargs: Any) -> Any:
         if way == "planned":
             assert self._engine is not None
             return self._engine(*args, **kwargs)
+        args, kwargs = copied((args, kwargs))
         return (self._plain if way == "plain" else self._network)(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Accelerated:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -29,6 +30,8 @@ class Engine:
         self.module, self.threads = module, threads
         self.times: list[LayerTime] = []
         self.executors: OrderedDict[tuple[int, ...], Executor] = OrderedDict()
+        self.lock = threading.Lock()  # of the executors: a server's threads bring shapes at once
+        example = example.clone()  # the module may write into what it is given
         with torch.no_grad():
             network = read(module, example)
             self.dense = self._chosen(network, example, kernels)
@@ -42,14 +45,16 @@ class Engine:
 
     def __call__(self, batch: Tensor) -> Tensor:
         shape = tuple(batch.shape)
-        executor = self.executors.get(shape)
+        with self.lock:
+            executor = self.executors.get(shape)
+            if executor is not None:
+                self.executors.move_to_end(shape)
         if executor is None:
             with torch.no_grad():
-                expected: Tensor = self.module(batch)
                 if not batch.numel():
-                    return expected
-                executor = self._executor(read(self.module, batch), batch)
-        self.executors.move_to_end(shape)
+                    empty: Tensor = self.module(batch)
+                    return empty
+                executor = self._executor(read(self.module, batch.clone()), batch)
         return executor(batch)
 
     def _executor(self, network: Staged, batch: Tensor) -> Executor:
@@ -57,10 +62,11 @@ class Engine:
         executor = self._planned(network, batch, self.dense, self.threads)
         drawn = torch.randn(batch.shape, generator=torch.Generator().manual_seed(0))
         for images in (batch, drawn):
-            check_same(executor(images), self.module(images), f"on shape {tuple(batch.shape)}")
-        self.executors[tuple(batch.shape)] = executor
-        while len(self.executors) > SHAPES:
-            self.executors.popitem(last=False)
+            check_same(executor(images), self.module(images.clone()), f"on shape {tuple(batch.shape)}")
+        with self.lock:
+            self.executors[tuple(batch.shape)] = executor
+            while len(self.executors) > SHAPES:
+                self.executors.popitem(last=False)
         return executor
 
     def _planned(self, network: Staged, batch: Tensor, dense: frozenset[int], threads: int) -> Executor:
