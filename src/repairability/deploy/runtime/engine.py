@@ -19,6 +19,8 @@ from repairability.progress import track
 WORTH = 1.05
 """So many times as fast as one thread all of them must be, or one runs alone and leaves the others to those in need."""
 
+BOUTS = 4
+
 SHAPES = 8
 """Plans that are kept, of the shapes that came last."""
 
@@ -38,8 +40,11 @@ class Engine:
             executor = self._executor(network, example)
             if threads > 1:  # where layers are short, threads wait for each other longer than they work
                 single = self._planned(network, example, self.dense, 1)
-                # by medians: what else the machine does strikes threads that wait for each other twice, not by chance
-                together, alone = timed([lambda: executor(example), lambda: single(example)], seconds=0.2, least=15)
+                ways = [lambda: executor(example), lambda: single(example)]
+                # by medians: what else the machine does strikes threads that wait for each other twice, not by chance;
+                # and the least of some of them, since a tenth of a second may have been another's as a whole
+                bouts = [timed(ways, seconds=0.1) for _ in range(BOUTS)]
+                together, alone = (min(medians) for medians in zip(*bouts, strict=True))
                 if alone < WORTH * together:
                     self.threads, self.executors[tuple(example.shape)] = 1, single
 
