@@ -49,7 +49,7 @@ def rows_of(
     for _ in track(range(7), "the weight budget of the same speed", 7):
         middle = (low + high) / 2
         plan = rp.allocate(layers, sparsity=middle, rule=rule, curves=timed.diagnosis)
-        slow = time_of(model, layers, plan, images[:1], None) > dense.ms / speedup
+        slow = time_of(model, plan, images[:1], None) > dense.ms / speedup
         low, high = (middle, high) if slow else (low, middle)
     by_weights = prune(model, calibration, sparsity=high, recipe=recipe, curves=timed.diagnosis)
     add("weights, as fast", by_weights)

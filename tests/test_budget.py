@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from networks import small_net
-from repairability import BudgetError, InputError, allocate, prune
+from repairability import BudgetError, InputError, allocate, prunable_layers, prune
 from repairability.deploy import pricing
 from repairability.prices import Prices
 from repairability.pruning import budget as module
@@ -73,13 +73,11 @@ def test_a_speed_is_corrected_by_what_the_network_takes(monkeypatch: pytest.Monk
         prices = pricing.multiply_adds(model, layers, IMAGES[:2])
         return Prices("ms", prices.grid, prices.values, fixed=0.1 * sum(map(prices.full, layers.names)))
 
-    def taken(model: Any, layers: Any, allocation: Any, example: Any, threads: Any) -> float:
-        prices = clock(model, layers, example)
+    def taken(model: Any, allocation: Any, example: Any, threads: Any) -> float:
+        prices = clock(model, prunable_layers(model, batch=IMAGES[:2]), example)
         return 1.2 * (prices.of(allocation) + prices.fixed)
 
     def dense(model: Any, example: Any, threads: Any) -> float:
-        from repairability import prunable_layers
-
         layers = prunable_layers(model, batch=IMAGES[:2])
         prices = clock(model, layers, example)
         return 1.2 * (sum(map(prices.full, layers.names)) + prices.fixed)
@@ -88,11 +86,7 @@ def test_a_speed_is_corrected_by_what_the_network_takes(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "time_of", taken)
     monkeypatch.setattr(module, "dense_time", dense)
     result = prune(model, IMAGES, speedup=2.0, recipe="fast")
-    from repairability import prunable_layers
-
     layers = prunable_layers(model, batch=IMAGES[:2])
-    assert dense(model, None, None) / taken(model, layers, result.allocation, None, None) == pytest.approx(
-        2.0, rel=0.03
-    )
+    assert dense(model, None, None) / taken(model, result.allocation, None, None) == pytest.approx(2.0, rel=0.03)
     with pytest.raises(BudgetError, match="ask for less"):
         prune(model, IMAGES, speedup=50.0, recipe="fast")

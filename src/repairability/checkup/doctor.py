@@ -54,7 +54,7 @@ def doctor(
     norms = norms_of(network)
     beside = f"; {norms.others}" if norms.others else ""
     notes.append(f"normalisation: {norms.learned} BatchNorm with running statistics{beside}")
-    costs = Costs(network, layers, given, forward, seconds)
+    costs = Costs(network, given, forward, seconds)
     estimates = tuple(estimate(network, layers, recipe, costs) for recipe in ways) if layers else ()
     return Checkup(
         type(network).__name__,

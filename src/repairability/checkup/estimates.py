@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from repairability._torch import copy_of, is_lazy
-from repairability.calibration import COUNT
+from repairability.calibration import BN_BATCH_SIZE, BN_BATCHES, COUNT
 from repairability.checkup.findings import RecipeRow
 from repairability.curves import OUTPUT
 from repairability.diagnostics.output import PASSES
@@ -19,8 +19,7 @@ from repairability.network.norms import norms_of
 from repairability.network.trace import trace
 from repairability.pruning import Recipe
 from repairability.repairs.walk import HELD, IMAGES
-from repairability.scores import Alternating, Score
-from repairability.scores.alternating import THOROUGH
+from repairability.scores import Score
 
 _DIAGNOSIS = 5.0
 """What a diagnosis costs, in forward passes of its samples; measured at 4 to 8 (`benchmarks/diagnose.py`)."""
@@ -35,18 +34,11 @@ _SOLVING = 0.25
 and ResNet18 (`benchmarks/reconstruct.py`), so an estimate is good to a factor of three.
 """
 
-_SEARCH, _SHORT_SEARCH = 130, 60
-"""What a search for a filter's weights and their refit take, in products with its K x K Gram; the second for filters
-with many inputs. Half of their number: they come nearer to a plain product's speed than the sums.
-"""
-
 
 class Costs:
     """What estimates are made of: the seconds of a pass of one sample, the speed of a product, the sizes of layers."""
 
-    def __init__(
-        self, network: nn.Module, layers: Layers, batch: Batch, forward: Forward | None, seconds: float
-    ) -> None:
+    def __init__(self, network: nn.Module, batch: Batch, forward: Forward | None, seconds: float) -> None:
         self.samples = sample_count(batch)
         self.per_sample = seconds / max(1, self.samples)
         self.bytes = sum(p.nbytes for p in network.parameters() if not is_lazy(p)) + sum(
@@ -67,11 +59,7 @@ class Costs:
             inputs = layer.total // layer.outputs
             columns = positions if budget is None else min(positions, budget * inputs)  # those that are drawn
             operations += layer.groups * columns * inputs**2  # x x', half of it
-            if isinstance(score, Alternating):
-                steps = _SHORT_SEARCH if inputs > THOROUGH else _SEARCH
-                operations += steps * layer.outputs * inputs**2
-            else:
-                operations += layer.outputs * min(inputs, 768) ** 3  # the removal of one weight after the other
+            operations += layer.outputs * score.operations(inputs)
             here = 4 * (torch.Size(shape[1:]).numel() * images + layer.outputs * positions)
             drawn = 0.0 if budget is None else 4 * layer.groups * inputs * columns
             held, widest = max(held, here), max(widest, 3 * 8 * layer.groups * inputs**2 + drawn)
@@ -101,7 +89,7 @@ def estimate(network: nn.Module, layers: Layers, recipe: Recipe, costs: Costs) -
         rounds = 2 if measured and repair.fit is not None else 1  # curves of a refit: the same least squares once more
         seconds, held = seconds + rounds * (spent + 4 * images * costs.per_sample), held + more
     elif norms_of(network).learned:
-        seconds += 20 * 128 * costs.per_sample
+        seconds += BN_BATCHES * BN_BATCH_SIZE * costs.per_sample
     if OUTPUT in rule.measures(options):
         seconds += _TRIALS * (IMAGES if repair.fit is None else repair.fit.images) * costs.per_sample
     does = repair.notes(copy_of(network), layers)

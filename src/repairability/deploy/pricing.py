@@ -86,7 +86,7 @@ def _drawn(model: nn.Module, layers: Layers, sparsity: float, draw: torch.Genera
     return copy
 
 
-def time_of(model: nn.Module, layers: Layers, allocation: Allocation, example: Batch, threads: int | None) -> float:
+def time_of(model: nn.Module, allocation: Allocation, example: Batch, threads: int | None) -> float:
     """Milliseconds of the network that has lost its smallest weights by this allocation."""
     copy = copy_of(model)
     apply_masks_(copy, make_masks(copy, allocation))

@@ -96,7 +96,7 @@ class Budget:
                     f"is pruned to {prices.grid[layers.names[0]][-1]:.1%}: ask for less"
                 )
             plan = allocate(layers, sparsity=max(0.0, share), rule=rule, curves=curves, prices=prices, **options)
-            taken = time_of(model, layers, plan, example, None)
+            taken = time_of(model, plan, example, None)
             if best is None or abs(taken - goal) < abs(best[0] - goal):
                 best = (taken, plan)
             if abs(taken / goal - 1) <= NEAR:

@@ -29,6 +29,12 @@ class Score(Named, ABC):
     @abstractmethod
     def __call__(self, problem: LeastSquares, count: int) -> Tensor: ...
 
+    def operations(self, inputs: int) -> float:
+        """Roughly what the choice of a filter's weights and their refit take, in multiply-adds, for an estimate: a
+        factorisation, where there are many inputs as much in steps.
+        """
+        return float(min(inputs, 768)) ** 3
+
     def levels(self, problem: LeastSquares, counts: Sequence[int], ridge: float) -> list[tuple[Tensor, Tensor]]:
         """Per count: the mask [G, R, K], and the error per output [G, R] that is left when the rest is refitted,
         y'y - b_S' G_SS^-1 b_S and the ridge.

@@ -35,6 +35,10 @@ class SecondOrder(Score):
     def __call__(self, problem: LeastSquares, count: int) -> Tensor:
         return mask_of(self.trace(problem, count), count).view(problem.weights.shape)
 
+    def operations(self, inputs: int) -> float:
+        """The removal of one weight after the other."""
+        return float(min(inputs, EXACT)) ** 3
+
     def trace(self, problem: LeastSquares, count: int | None = None) -> Removal:
         """The order of removal in every filter of every group, and what each step costs; `count`, if known, decides how
         far a wide filter is cut.
