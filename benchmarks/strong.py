@@ -1,6 +1,7 @@
 """What the recipes keep, and what they cost: accuracy, seconds, dense passes of the same images, peak memory.
 
-    python benchmarks/strong.py SHARED DATA [resnet20 ...] [--sparsities 0.9,0.95] [--recipes strong,match] [--draws 3]
+    python benchmarks/strong.py SHARED DATA [resnet20 ...] [--sparsities 0.9,0.95] [--recipes strong,match]
+        [--draws 3] [--first 0]
 
 SHARED holds data/checkpoints; DATA what data/prepare.py writes (cifar10, cifar100, imagenet, resnet50), and for
 resnet18_cifar10 and vgg16_quarter what `python -m reproduction networks DATA` trains. Labels are read for the accuracy
@@ -68,7 +69,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def rows_of(
-    name: str, shared: Path, folder: Path, sparsities: list[float], recipes: list[str], draws: int, test: int | None
+    name: str, shared: Path, folder: Path, sparsities: list[float], recipes: list[str], draws: range, test: int | None
 ) -> list[tuple[str, ...]]:
     about = NETWORKS[name]
     model, data, batches = about.load(name, shared, folder, test)
@@ -80,7 +81,7 @@ def rows_of(
     cells = [(sparsity, recipe) for sparsity in sparsities for recipe in recipes]
     for sparsity, recipe in track(cells, name, len(cells)):
         kept, spent, grown = [], [], []
-        for draw in range(draws):
+        for draw in draws:
             calibration = CalibrationSet(data.unlabeled(about.images, seed=draw), 128)
             start = time.perf_counter()
             result = prune(model, calibration, sparsity=sparsity, recipe=RECIPES[recipe])
@@ -89,7 +90,7 @@ def rows_of(
             kept.append(100 * evaluate(result.model, batches).top1)
         shown = " / ".join(f"{x:.2f}" for x in kept)
         least = min(spent)
-        numbers = (f"{sum(kept) / draws:.2f}", f"{least:.1f}", f"{least / one_pass:.1f}")
+        numbers = (f"{sum(kept) / len(kept):.2f}", f"{least:.1f}", f"{least / one_pass:.1f}")
         rows.append(
             (name, f"{100 * sparsity:g} %", recipe, numbers[0], shown, *numbers[1:], f"{max(grown):.1f}", _gib())
         )
@@ -111,6 +112,7 @@ if __name__ == "__main__":
     parser.add_argument("--sparsities", default="0.9,0.95", help="separated by commas")
     parser.add_argument("--recipes", default="strong", help=f"of {', '.join(RECIPES)}")
     parser.add_argument("--draws", type=int, default=1, help="draws of unlabeled images")
+    parser.add_argument("--first", type=int, default=0, help="the first of them, where earlier ones were measured")
     parser.add_argument("--test", type=int, help="only the first so many test images")
     given = parser.parse_args()
     table = [
@@ -122,7 +124,7 @@ if __name__ == "__main__":
             given.data,
             [float(x) for x in given.sparsities.split(",")],
             given.recipes.split(","),
-            given.draws,
+            range(given.first, given.first + given.draws),
             given.test,
         )
     ]
