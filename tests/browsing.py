@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from conftest import PATIENCE, eventually
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = [
     "--headless",
@@ -27,15 +29,11 @@ def chromium() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("needs chromium")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS, timeout=1000 * PATIENCE)
         yield browser
         browser.close()
 
 
 def until(page: Any, expression: str) -> None:
     """Wait for it from outside: a page's own policy may forbid the eval of playwright's `wait_for_function`."""
-    for _ in range(100):
-        if page.evaluate(expression):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"never came true: {expression}")
+    assert eventually(lambda: page.evaluate(expression)), f"never came true: {expression}"

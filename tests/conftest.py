@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -183,8 +184,43 @@ def interruptible() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-PATIENCE = 30.0
-"""Seconds after which something hangs; nothing takes one."""
+@pytest.fixture
+def one_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One test with a Ray cluster at a time: clusters share /tmp/ray, ports and memory, and two begin too slowly."""
+    pytest.importorskip("ray", reason="needs the extra 'ray'")
+    with FileLock(tmp_path_factory.getbasetemp().parent / "ray.lock"):  # tests run in several processes
+        yield
+
+
+Made = TypeVar("Made")
+
+
+def on_ray(begin: Callable[[], Made]) -> Made:
+    """Once more where a node did not begin in time: Ray gives it 30 seconds, and a busy machine takes longer."""
+    try:
+        return begin()
+    except Exception as error:  # Ray raises bare ones
+        if "timed out" not in str(error).lower():
+            raise
+    return begin()
+
+
+PATIENCE = 600.0
+"""Seconds after which something hangs: generous, for a busy machine; nothing is measured by it."""
+
+
+def eventually(condition: Callable[[], object], meanwhile: Callable[[], object] = int) -> bool:
+    """Whether it comes true: what was told to begin or to end needs a moment."""
+    deadline = time.monotonic() + PATIENCE
+    while not (true := bool(condition())) and time.monotonic() < deadline:
+        meanwhile()
+        time.sleep(0.01)
+    return true
+
+
+def begun_since(threads: Iterable[threading.Thread]) -> set[threading.Thread]:
+    """The threads that run beside these; one of an earlier test may end at any moment, so a count says nothing."""
+    return set(threading.enumerate()).difference(threads)
 
 
 def apart(function: Callable[[], Any]) -> BaseException | None:

@@ -86,7 +86,6 @@ def test_a_speed_is_corrected_by_what_the_network_takes(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "time_of", taken)
     monkeypatch.setattr(module, "dense_time", dense)
     result = prune(model, IMAGES, speedup=2.0, recipe="fast")
-    layers = prunable_layers(model, batch=IMAGES[:2])
     assert dense(model, None, None) / taken(model, result.allocation, None, None) == pytest.approx(2.0, rel=0.03)
     with pytest.raises(BudgetError, match="ask for less"):
         prune(model, IMAGES, speedup=50.0, recipe="fast")

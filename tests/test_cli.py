@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 from networks import small_net
 from repairability import Allocation, Curves, Diagnosis, allocate, create_model
 from repairability.cli import main
+from repairability.cli.allocate import DEFAULT
 from repairability.cli.output import json_text
 from repairability.tables import Table
 
@@ -60,6 +62,10 @@ def test_allocate_writes_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert Allocation.from_csv(file.read_text()) == allocate(create_model(NET), sparsity=0.9, rule="lamp")
     run(capsys, "allocate", NET, "-s", "0.9", "--compare", "erk,lamp", "--csv", str(file))
     assert [row["rule"] for row in csv.DictReader(file.open())] == ["erk", "erk", "lamp", "lamp"]
+
+
+def test_the_rule_unsaid_is_the_library_s() -> None:
+    assert inspect.signature(allocate).parameters["rule"].default == DEFAULT
 
 
 def test_compare_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,6 +174,13 @@ BAD: list[tuple[list[str], str]] = [
     (["allocate", NET, "-s", "0.9", "--option", "floor=low"], "floor must be a number between 0 and 1, not 'low'"),
     (["allocate", NET, "-s", "0.9", "--compare", "erk,lamp", "--option", "over=all"], "takes no option 'over'"),
     (["allocate", NET, "-s", "0.9", "-r", "rr", "--curves", "missing.json"], "cannot read missing.json"),
+    (
+        ["allocate", NET, "-s", "0.9", "--compare", "erk,lamp", "-r", "uniform"],
+        "--compare names all its rules: leave --rule uniform out, or say --compare erk,lamp,uniform",
+    ),
+    (["allocate", NET, "-s", "0.9", "-r", "rr", "--curves", "./out.csv"], "--csv and --curves are the same, out.csv"),
+    (["layers", NET, "--weights", "imagenet"], f"for its networks (resnet18); '{NET}' is what a callable makes"),
+    (["layers", "resnet20", "--weights", "imagenet"], "'resnet20' is a network of ours: give a file of weights"),
     (["layers", "networks:linear_net", "--types", "conv"], "has no layer of type conv: nothing to prune"),
     (["layers", "resnet81"], "unknown model 'resnet81'; did you mean"),
     (["layers", NET, "--weights", "missing.th"], "no weights file at missing.th"),

@@ -23,9 +23,7 @@ def test_the_table_of_a_pruned_checkpoint(tmp_path: Path, capsys: pytest.Capture
     images = torch.randn(140, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     file, figures = tmp_path / "pruned.safetensors", tmp_path / "figures.json"
     rp.prune(rp.create_model("digits"), images, sparsity=0.9, recipe="fast").save(file)
-    code, out, _ = run(
-        capsys, "accelerate", "digits", "--checkpoint", str(file), "--threads", "1", "--image-size", "16"
-    )
+    code, out, _ = run(capsys, "accelerate", "digits", "--checkpoint", str(file), "--threads", "1")
     assert code == 0
     assert out.splitlines()[0].split() == ["layer", "sparsity", "dense", "ms", "sparse", "ms", "chosen"]
     assert "times as fast (1 thread)" in out
@@ -33,7 +31,7 @@ def test_the_table_of_a_pruned_checkpoint(tmp_path: Path, capsys: pytest.Capture
     code, out, _ = run(capsys, "accelerate", "digits", *words)
     content = json.loads(out)
     assert json.loads(figures.read_text()) == content
-    assert content["example"] == [2, 1, 8, 8]
+    assert content["example"] == [2, 1, 16, 16]
     assert {layer["name"] for layer in content["layers"]} >= {"conv1", "layer1.0.conv1", "fc"}
     assert all(layer["dense"] > 0 and layer["sparse"] > 0 for layer in content["layers"])
     assert max(layer["sparsity"] for layer in content["layers"]) > 0.8

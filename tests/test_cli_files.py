@@ -59,8 +59,18 @@ def test_rounded_values_are_told_and_stay_told(file: Path, tmp_path: Path, capsy
     assert 0 < error < 0.005
     _, out, _ = run(capsys, "compress", str(small), "--out", str(again), "--format", "dense", "--json")
     assert json.loads(out)["after"]["error"] == error
-    _, out, _ = run(capsys, "info", str(again))
-    assert "values int8: largest error 0.4" in out
+    assert "values int8: largest error 0.4" in run(capsys, "info", str(small))[1]
+    assert "values float32 (once rounded to int8): largest error 0.4" in run(capsys, "info", str(again))[1]
+    _, out, _ = run(capsys, "compress", str(small), "--out", str(again), "--json")  # sparse, as float32
+    before, after = (json.loads(out)[name] for name in ("before", "after"))
+    assert (before["values"], before["rounded"], before["error"]) == ("int8", "int8", error)
+    assert (after["values"], after["rounded"], after["error"]) == ("float32", "int8", error)
+    _, out, _ = run(capsys, "compress", str(small), "--out", str(again), "--values", "float16", "--json")
+    after = json.loads(out)["after"]
+    assert (after["values"], after["rounded"]) == ("float16", "int8, float16")
+    assert after["error"] > error
+    before = json.loads(run(capsys, "info", str(file), "--json")[1])
+    assert (before["values"], before["rounded"], before["error"]) == ("float32", None, 0)
 
 
 def test_info_without_the_model(file: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -75,6 +85,20 @@ def test_info_without_the_model(file: Path, tmp_path: Path, capsys: Capture) -> 
     code, out, _ = run(capsys, "info", str(file))
     assert "entropy bound" in out
     assert "% of the prunable weights are zero (fast)" in out
+
+
+def test_a_pruned_file_is_no_file_of_weights(file: Path, tmp_path: Path, capsys: Capture) -> None:
+    """But for a dense one by the name of such, which it makes of the others."""
+    other, sparse, back = tmp_path / "net.pruned", tmp_path / "sparse.safetensors", tmp_path / "back.safetensors"
+    other.write_bytes(file.read_bytes())
+    assert run(capsys, "compress", str(file), "--out", str(sparse))[0] == 0
+    for given, kind in ((other, "dense"), (sparse, "sparse")):
+        code, _, err = run(capsys, "layers", NET, "--weights", str(given))
+        assert code == 2
+        assert f"{given} is a pruned checkpoint of ours ({kind}): give it as --checkpoint" in err
+        advice = err[err.index("repairability compress") :].split()[1:]
+        assert run(capsys, *advice[:-1], str(back))[0] == 0
+        assert run(capsys, "layers", NET, "--weights", str(back))[0] == 0
 
 
 @pytest.mark.parametrize("verb", ["info", "compress"])

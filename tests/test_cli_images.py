@@ -54,6 +54,18 @@ def test_diagnose_as_csv_and_json(place: Path, capsys: pytest.CaptureFixture[str
     )
     assert code == 0
     assert Diagnosis.from_csv(Path("d.csv").read_text(encoding="utf-8")) == Diagnosis.from_json(out)
+    Path("d.json").write_text(out, encoding="utf-8")
+    only = ("-s", "0.9", "-r", "rr", "--only", "layer3.*", "--json")
+    plans = [run(capsys, "allocate", "digits", *only, "--curves", name) for name in ("d.csv", "d.json")]
+    assert plans[0] == plans[1]
+    assert json.loads(plans[0][1])["rule"] == "rr"
+    assert run(capsys, "report", "d.csv", "--out", "page.html")[0] == 0
+    assert "layer3.1.conv2" in Path("page.html").read_text(encoding="utf-8")
+    for name, wrong in (("wrong.csv", "a,b\n1,2\n"), ("wrong.json", "{}")):
+        Path(name).write_text(wrong, encoding="utf-8")
+        for verb in (("allocate", "digits", *only, "--curves", name), ("report", name)):
+            code, _, err = run(capsys, *verb)
+            assert (code, err.startswith(f"error: {name}: ")) == (2, True)
 
 
 @pytest.mark.slow
@@ -160,6 +172,20 @@ def test_dry_run_shows_the_plan_and_does_nothing(place: Path, capsys: pytest.Cap
     assert os.listdir(place) == []
 
 
+def test_dry_run_says_how_many_go_where_that_is_known(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """global's budget is a share of all weights, unless it is told otherwise."""
+    given = {
+        ("-r", "erk"): True,
+        ("-r", "global"): False,
+        ("-r", "global", "--option", "over=prunable"): True,
+        ("-r", "auto"): False,
+        ("--budget", "macs"): False,
+    }
+    for more, known in given.items():
+        plan = json.loads(run(capsys, *DRY, "--json", *more)[1])
+        assert (plan["pruned"] is not None) == known, more
+
+
 def test_without_a_word_it_is_the_strong_recipe(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (shown,) = json.loads(run(capsys, *DRY, "--json")[1])["recipes"]
     strong = rp.RECIPES["strong"]
@@ -257,6 +283,7 @@ BAD: list[tuple[list[str], str]] = [
     (["prune", *DIGITS, "-s", "0.9", "--weights", "missing.th"], "no weights file at missing.th"),
     (["prune", *DIGITS, "-s", "0.9", "--out", "no/such/p.safetensors"], "cannot write"),
     (["prune", *DIGITS, "-s", "0.9", "--num-classes", "7", "--evaluate", "9"], "has 7 outputs, digits has 10 classes"),
+    (["prune", *DIGITS, "-s", "0.9", "--out", "p.st", "--report", "./p.st"], "--report and --out are the same, p.st"),
     (["prune", *DIGITS, "-s", "0.999", "--recipe", "paper"], "is above 99.50 %"),
     (["prune", *DIGITS, "-s", "0.9", "--recipe", "weak"], "unknown recipe 'weak'; known: fast, paper, strong"),
     (["prune", *DIGITS, "-s", "0.9", "--best", "--recipe", "fast"], "leave --recipe out"),
@@ -279,6 +306,8 @@ BAD: list[tuple[list[str], str]] = [
     (["prune", *DIGITS, "-s", "0.9", "-r", "forced"], "rule 'forced' needs pinned layers"),
     (["evaluate", "digits", "--data", "npz:rgb.npz"], "does not take a batch of shape"),
     (["evaluate", *DIGITS, "--num-classes", "7"], "has 7 outputs, digits has 10 classes"),
+    (["evaluate", *DIGITS, "--agreement"], "give one, --checkpoint FILE"),
+    (["evaluate", *DIGITS, "--checkpoint", "rgb.npz", "--out", "rgb.npz"], "--out and --checkpoint are the same"),
     (["evaluate", *DIGITS, "--checkpoint", "missing"], "no checkpoint at missing"),
     (["evaluate", *DIGITS, "--checkpoint", "rgb.npz"], "is truncated or not a safetensors file"),
     (["detect", *DIGITS, "--method", "magic"], "unknown method 'magic'"),
@@ -441,6 +470,32 @@ def test_damage_at_the_output_is_measured_and_allocated_by(place: Path, capsys: 
     code, _, err = run(capsys, "allocate", "digits", "-s", "0.9", "--rule", "output")
     assert code == 2
     assert "measures=('output',)" in " ".join(err.split())
+
+
+def test_the_classes_are_those_that_the_network_puts_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not those of the linear layer that is named last."""
+    write_npz(place / "ten.npz")
+    write_npz(place / "four.npz", classes=4)
+    code, out, err = run(capsys, "evaluate", "networks:HeadFirst", "--data", "npz:ten.npz", "--json")
+    assert code == 0, err
+    assert json.loads(out)["n"] == 20
+    code, _, err = run(capsys, "evaluate", "networks:HeadFirst", "--data", "npz:four.npz")
+    assert code == 2
+    assert "networks:HeadFirst has 10 outputs, npz:four.npz has 4 classes; say --num-classes 4" in err
+
+
+def test_what_is_said_of_random_weights(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A callable's network may hold weights; of a network that is none there is nothing to say."""
+    write_npz(place / "ten.npz")
+    data = ("--data", "npz:ten.npz", "--limit", "1")
+    assert "random" not in run(capsys, "evaluate", "networks:small_net", *data)[2]
+    assert "random" not in run(capsys, "evaluate", "resnet99", *data)[2]
+    assert (
+        "resnet20 has random weights (seed 0); --weights takes a file\n"
+        in run(capsys, "evaluate", "resnet20", *data)[2]
+    )
+    given = ("--num-classes", "10", *data)
+    assert "--weights takes a file or 'imagenet'\n" in run(capsys, "evaluate", "squeezenet1_1", *given)[2]
 
 
 def test_random_weights_are_mentioned_and_trained_ones_are_at_hand(

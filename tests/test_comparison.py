@@ -44,6 +44,12 @@ def test_agreement_needs_no_labels() -> None:
     assert math.isclose(self_agreement.kl, 0, abs_tol=1e-7)
 
 
+def test_arrays_are_batches_too() -> None:
+    x, two = TOKENS[:, 0], (Scaled(1), Scaled(1.5))
+    assert agreement(*two, x.numpy()) == agreement(*two, x)
+    assert agreement(*two, [x[:4].double().numpy(), x[4:].numpy()]) == agreement(*two, [x[:4], x[4:]])
+
+
 def test_kl_over_the_last_axis_is_the_mean_over_the_others() -> None:
     p, q = TOKENS.log_softmax(-1), (2 * TOKENS).log_softmax(-1)
     expected = (p.exp() * (p - q)).sum(-1).mean(1)

@@ -52,6 +52,14 @@ def test_channels_may_come_last_and_images_be_resized(tmp_path: Path) -> None:
     assert large.train.images([0, 1]).shape == (2, 3, 16, 16)
 
 
+@pytest.mark.parametrize(("height", "width"), [(8, 12), (12, 8), (12, 12)])
+def test_images_become_square(height: int, width: int, tmp_path: Path) -> None:
+    """Also where one side is as long already."""
+    pixels = np.zeros((40, 3, height, width), dtype=np.uint8)
+    data = load_data(write_npz(tmp_path / "a.npz", x_train=pixels), image_size=12)
+    assert data.train.images([0, 1]).shape == (2, 3, 12, 12)
+
+
 def test_calibration_images_are_drawn_by_seed_and_labels_unread(tmp_path: Path) -> None:
     data = load_data(write_npz(tmp_path / "a.npz"))
     assert torch.equal(data.unlabeled(10, 1), data.unlabeled(10, 1))
@@ -69,6 +77,10 @@ def test_calibration_images_are_drawn_by_seed_and_labels_unread(tmp_path: Path) 
         ({"x_test": None, "y_test": None}, "lacks the arrays x_test, y_test; it has x_train, y_train"),
         ({"x_train": np.zeros((40, 3, 8, 8))}, r"x_train must be uint8 \[n, 3, h, w\], not float64"),
         ({"x_train": np.zeros((40, 5, 8, 8), dtype=np.uint8)}, "x_train must be uint8"),
+        (
+            {"x_train": np.zeros((0, 3, 8, 8), dtype=np.uint8), "y_train": np.zeros(0, dtype=int)},
+            r"there are no images in x_train, whose shape is \(0, 3, 8, 8\)",
+        ),
         ({"y_train": np.zeros(3, dtype=int)}, "y_train must be 40 integers"),
         ({"y_test": np.array(["a"] * 20, dtype=object)}, "y_test: .*might run code: it is not read"),
     ],

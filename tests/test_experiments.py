@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from conftest import interruptible
+from conftest import PATIENCE, eventually, interruptible, on_ray
 from repairability import InputError, create_model, diagnose, load_data
 from repairability._torch import state_digest
 from repairability.experiments import (
@@ -434,14 +435,14 @@ def test_a_state_digest_sees_every_weight() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", [Processes(2), RayCluster()], ids=["processes", "ray"])
 def test_every_executor_gives_the_same_results(
-    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    executor: Executor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     if isinstance(executor, RayCluster):
-        pytest.importorskip("ray", reason="needs the extra 'ray'")
+        request.getfixturevalue("one_ray")
     monkeypatch.setenv("PYTHONPATH", with_tests())
     file = study_file(tmp_path, seeds="[0]")
     here, _ = swept(file, tmp_path / "here", executor=InProcess())
-    there, progress = swept(file, tmp_path / "there", executor=executor)
+    there, progress = on_ray(lambda: swept(file, tmp_path / "there", executor=executor))
     assert (progress.done, progress.left) == (6, 0)
     assert results(here) == results(there)
 
@@ -468,11 +469,16 @@ def test_a_job_that_kills_its_worker_fails_alone(tmp_path: Path) -> None:
     assert attempts == ["job0", "job1", "job2", "job2", "job3", "job4", "job5"]
 
 
+def write_whole(file: Path, content: object) -> None:
+    """Others read it at any moment."""
+    file.with_suffix(".new").write_text(str(content), encoding="utf-8")
+    file.with_suffix(".new").rename(file)
+
+
 def sleeping(job: dict[str, Any]) -> dict[str, Any]:
-    """A job that says where it runs and then takes a minute."""
-    Path(job["file"]).with_suffix(".new").write_text(str(os.getpid()))
-    Path(job["file"]).with_suffix(".new").rename(job["file"])
-    time.sleep(60)
+    """A job that says where it runs and then takes longer than anybody waits."""
+    write_whole(Path(job["file"]), os.getpid())
+    time.sleep(2 * PATIENCE)
     return job
 
 
@@ -494,16 +500,11 @@ if __name__ == "__main__":
 """
     file, environment = tmp_path / "pid", {**os.environ, "PYTHONPATH": with_tests()}
     with subprocess.Popen([sys.executable, "-c", program, str(file)], env=environment) as process:
-        end = time.monotonic() + 60
-        while not file.exists() and time.monotonic() < end:
-            time.sleep(0.01)
+        assert eventually(lambda: file.exists() or process.poll() is not None)
         worker = int(file.read_text())
         assert alive(worker)
         process.kill()
-    end = time.monotonic() + 20
-    while alive(worker) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not alive(worker)
+    assert eventually(lambda: not alive(worker))
 
 
 def test_a_small_data_set_does_for_calibration_and_held_out_images(tmp_path: Path) -> None:
@@ -525,16 +526,18 @@ def test_a_job_leaves_the_threads_as_they_were(tmp_path: Path) -> None:
 
 def driver(file: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "repairability", "sweep", str(file), "--store", str(folder), "--json", *more]
-    environment = {**os.environ, "PYTHONPATH": with_tests(), "OMP_NUM_THREADS": "1"}
+    hold = str(folder.with_name("hold"))
+    environment = {**os.environ, "PYTHONPATH": with_tests(), "OMP_NUM_THREADS": "1", "HOLD": hold}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True, preexec_fn=interruptible)
 
 
+def records_in(folder: Path) -> int:
+    return len(list((folder / "records").glob("*.json")))
+
+
 def wait_for_records(folder: Path, count: int, process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 60
-    while len(list((folder / "records").glob("*.json"))) < count and process.poll() is None:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    assert eventually(lambda: records_in(folder) >= count or process.poll() is not None)
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
@@ -552,13 +555,13 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
     return workers
 
 
-def await_workers(process: subprocess.Popen[str]) -> list[int]:
-    """The same, once there are any; none where the driver has ended."""
-    end = time.monotonic() + 60
-    while not (workers := workers_of(process)) and process.poll() is None:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return workers
+def kill_worker(process: subprocess.Popen[str]) -> bool:
+    """One of the driver's workers, if it has any."""
+    for worker in workers_of(process):
+        with suppress(ProcessLookupError):  # it ends just now
+            os.kill(worker, signal.SIGKILL)
+            return True
+    return False
 
 
 @pytest.mark.slow
@@ -569,22 +572,23 @@ def test_kill_9_of_the_driver_and_of_workers(tmp_path: Path) -> None:
     folder, moments = tmp_path / "runs", random.Random(0)
     process, struck = None, {"driver": 0, "worker": 0}
     for i in range(10):
+        known = records_in(folder)
+        write_whole(tmp_path / "hold", known + 5)  # so that it is at work whenever it is struck
         if process is None or process.poll() is not None:
             process = driver(file, folder, "--executor", "processes", "--workers", "1")
-        wait_for_records(folder, len(list((folder / "records").glob("*.json"))) + 2, process)
+        wait_for_records(folder, known + 2, process)
         time.sleep(moments.random() * 0.5)
         if i % 2:
             struck["driver"] += process.poll() is None
             process.send_signal(signal.SIGKILL)
             process.communicate()
         else:
-            for worker in await_workers(process)[:1]:
-                os.kill(worker, signal.SIGKILL)
-                struck["worker"] += 1
+            struck["worker"] += eventually(lambda: kill_worker(process))  # noqa: B023
         Store(folder).read_all()
     assert struck == {"driver": 5, "worker": 5}  # none of them came too late
+    write_whole(tmp_path / "hold", 60)  # all
     last = driver(file, folder, "--executor", "processes", "--workers", "1")
-    out, err = last.communicate(timeout=120)
+    out, err = last.communicate(timeout=PATIENCE)
     assert last.returncode == 0, err
     assert json.loads(out)["left"] == 0
     assert results(Store(folder)) == results(calm)
@@ -597,7 +601,7 @@ def test_two_sweeps_on_one_store_do_the_work_once(tmp_path: Path) -> None:
     both = [driver(file, tmp_path / "runs") for _ in range(2)]
     summaries = []
     for process in both:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, err
         summaries.append(json.loads(out))
     assert sum(summary["done"] for summary in summaries) == 24
@@ -609,13 +613,16 @@ def test_two_sweeps_on_one_store_do_the_work_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("executor", ["local", "processes"])
 def test_an_interrupted_sweep_resumes(executor: str, tmp_path: Path) -> None:
     file = study_file(tmp_path, "networks:SlowNet")
+    write_whole(tmp_path / "hold", 8)  # of 12: so that it is at work whenever it is interrupted
     process = driver(file, tmp_path / "runs", "--executor", executor, "--workers", "1")
     wait_for_records(tmp_path / "runs", 2, process)
+    workers = workers_of(process)
+    assert len(workers) == (executor == "processes")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert not workers_of(process)
+    assert not any(map(alive, workers))
     records, problems = Store(tmp_path / "runs").read_all()
     assert 2 <= len(records) < 12
     assert not problems
@@ -625,16 +632,16 @@ def test_an_interrupted_sweep_resumes(executor: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_ray")
 def test_a_ray_cluster_loses_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head and two workers on loopback; one worker is killed while it works; the study completes all the same."""
-    pytest.importorskip("ray", reason="needs the extra 'ray'")
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("PYTHONPATH", with_tests())
     memory = {"object_store_memory": 80 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **memory})
+    cluster = on_ray(lambda: Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **memory}))
     try:
-        nodes = [cluster.add_node(num_cpus=1, **memory) for _ in range(2)]
+        nodes = [on_ray(lambda: cluster.add_node(num_cpus=1, **memory)) for _ in range(2)]
         file = study_file(tmp_path, "networks:SlowNet", "[0, 1, 2]")
         calm, _ = swept(file, tmp_path / "calm")
         killed = []

@@ -9,7 +9,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from repairability import InputError, create_model
+from repairability import InputError, create_model, load_data
+from repairability._vision import torchvision
+from repairability.models import usual_input
 from repairability.models.weights import load_weights_, read_state
 
 
@@ -105,6 +107,22 @@ def test_no_code_runs_from_a_weights_file(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(InputError, match=f"cannot read weights from {name}"):
             create_model("networks:small_net", weights=name)
     assert not Path("evil_was_here").exists()
+
+
+@pytest.mark.parametrize("name", ["lraspp_mobilenet_v3_large", "ssdlite320_mobilenet_v3_large"])
+def test_a_network_without_weights_downloads_none_for_its_backbone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(*_: object, **__: object) -> None:
+        raise AssertionError("there is no network here")
+
+    monkeypatch.setattr(torchvision("models._api"), "load_state_dict_from_url", download)
+    with torch.device("meta"):
+        assert sum(p.numel() for p in create_model(name).parameters()) > 1_000_000
+
+
+def test_which_images_a_network_usually_takes() -> None:
+    assert load_data("digits").unlabeled(2, seed=0).shape[1:] == (1, 16, 16)
+    known = {"digits": (1, 16), "resnet20": (3, 32), "resnet50_v1": (3, 224), "resnet50": (3, 224), "a:b": (3, 224)}
+    assert {name: usual_input(name) for name in known} == known
 
 
 def test_unreadable_weights(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 nbformat = pytest.importorskip("nbformat", reason="needs nbformat (extra dev)")
 nbclient = pytest.importorskip("nbclient", reason="needs nbclient (extra dev)")
 pytest.importorskip("ipykernel", reason="needs ipykernel (extra dev)")
+Config = pytest.importorskip("traitlets.config", reason="needs nbclient (extra dev)").Config
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
 
@@ -34,7 +35,9 @@ def test_it_runs(name: str, shown: int, charts: int, tmp_path: Path, monkeypatch
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     (file,) = (file for file in EXAMPLES if file.stem == name)
     notebook = nbformat.read(file, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute(cwd=str(tmp_path))
+    files = {"transport": "ipc", "ip": str(tmp_path / "kernel")}  # a free port may be another process's by then
+    given = {"timeout": 600, "startup_timeout": 600, "config": Config({"KernelManager": files})}
+    nbclient.NotebookClient(notebook, kernel_name="python3", **given).execute(cwd=str(tmp_path))
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     pages = [output.data["text/html"] for output in outputs if "text/html" in output.get("data", {})]
     assert len(pages) == shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from repairability import InputError, MissingExtraError, apply_masks_, compact, create_model, export_onnx
 from repairability.deploy import onnx as exporting
+from repairability.deploy.onnx import TOLERANCES
 from repairability.masks import Masks
 from test_folding import trained
 from test_sacred import complete_state, same
@@ -101,6 +103,59 @@ def test_a_network_that_cannot_be_exported_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="torch's exporter does not take Odd"):
         export_onnx(nn.Sequential(nn.Conv2d(3, 2, 1), Odd())[1], IMAGES, tmp_path / "net.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_exporter_prints_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.conv(x)
+            return y * 0 if y.mean() > 100 else y
+
+    with pytest.raises(InputError, match="torch's exporter does not take Branching: GuardOn.*data-dependent") as found:
+        export_onnx(Branching(), IMAGES, tmp_path / "net.onnx")
+    assert "\x1b" not in str(found.value)
+    assert "\n" not in str(found.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_types_of_weights(tmp_path: Path) -> None:
+    net = create_model("networks:small_net")
+    half = export_onnx(copy.deepcopy(net).half(), IMAGES.half(), tmp_path / "half.onnx")
+    assert half.difference < TOLERANCES[torch.float16]
+    assert half.size < 0.9 * export_onnx(net, IMAGES, tmp_path / "net.onnx").size
+    for dtype, words in (
+        (torch.float64, "onnxruntime does not run the ONNX file: .*NOT_IMPLEMENTED"),
+        (torch.bfloat16, "7.bias is torch.bfloat16, and onnxruntime runs"),
+    ):
+        with pytest.raises(InputError, match=rf"{words}.*copy\.deepcopy\(model\)\.float\(\)"):
+            export_onnx(copy.deepcopy(net).to(dtype), IMAGES.to(dtype), tmp_path / "other.onnx")
+    assert not (tmp_path / "other.onnx").exists()
+
+
+def test_nothing_stays_of_it(tmp_path: Path) -> None:
+    """Weights of zeros alone may go from the file with what they would have computed."""
+    model = create_model("networks:small_net")
+    with torch.no_grad():
+        for name in ("2", "4"):
+            model.get_submodule(name).weight.zero_()
+    small = compact(model, IMAGES, fold_norms=True)
+    assert export_onnx(small.model, IMAGES, tmp_path / "net.onnx").same == 5
+
+
+def test_what_is_no_tensor_among_the_outputs_is_left_out(tmp_path: Path) -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, None]:
+            return self.linear(x), None
+
+    assert export_onnx(Pair(), torch.randn(2, 4), tmp_path / "net.onnx").same == 2
 
 
 def test_without_the_extra_it_says_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import reference
+from conftest import begun_since
 from networks import small_net
 from repairability import (
     CalibrationSet,
@@ -148,13 +149,13 @@ def test_a_branch_behind_a_norm_that_others_use_goes_on_as_it_is() -> None:
 
 def test_a_walk_that_is_given_up_leaves_no_thread_behind() -> None:
     dense = network()
-    before, threads = complete_state(dense), threading.active_count()
+    before, threads = complete_state(dense), threading.enumerate()
     repaired, layers = pruned_copy(dense)
     steps = walk(dense, repaired, layers, calibration())
     next(steps)
-    assert threading.active_count() > threads
+    assert begun_since(threads)
     steps.close()
-    assert threading.active_count() == threads
+    assert not begun_since(threads)
     assert same(complete_state(dense), before)
 
 
@@ -171,10 +172,10 @@ def test_an_error_inside_a_pass_reaches_the_caller() -> None:
             out: Tensor = self.b(x)
             return out
 
-    model, threads = Failing(), threading.active_count()
+    model, threads = Failing(), threading.enumerate()
     with pytest.raises(InputError, match="Failing does not take a batch of shape .*too many"):
         list(walk(model, copy.deepcopy(model), prunable_layers(model, skip=()), calibration()))
-    assert threading.active_count() == threads
+    assert not begun_since(threads)
 
 
 # --- against slow obvious least squares ------------------------------------------------------------------------------
@@ -381,7 +382,7 @@ def test_a_score_that_miscounts_is_named() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_users_model_is_sacred(fails: bool) -> None:
     model = users_model()
-    before, threads = complete_state(model), threading.active_count()
+    before, threads = complete_state(model), threading.enumerate()
     calls = []
 
     def score(problem: LeastSquares, count: int) -> Tensor:
@@ -401,7 +402,7 @@ def test_the_users_model_is_sacred(fails: bool) -> None:
     else:
         attempt()
     assert same(complete_state(model), before)
-    assert threading.active_count() == threads
+    assert not begun_since(threads)
 
 
 def test_clear_errors() -> None:
@@ -577,10 +578,10 @@ def test_rectified_with_more_unknowns_than_samples(images: int) -> None:
 
 def test_rectified_leaves_the_users_model_alone() -> None:
     model = users_model()
-    before, threads = complete_state(model), threading.active_count()
+    before, threads = complete_state(model), threading.enumerate()
     prune(model, calibration(), sparsity=0.5, rule="uniform", score="alternating", repair="rectified")
     assert same(complete_state(model), before)
-    assert threading.active_count() == threads
+    assert not begun_since(threads)
 
 
 def test_parameters_that_make_no_sense_are_refused() -> None:
@@ -607,12 +608,12 @@ def test_early_layers_see_fewer_images_and_the_last_all(monkeypatch: pytest.Monk
     dense = network().eval()
     repaired, layers = pruned_copy(dense)
     small_room(monkeypatch, 40)
-    threads, seen = threading.active_count(), {}
+    threads, seen = threading.enumerate(), {}
     for station in walk(dense, repaired, layers, calibration(), images=300):
         seen[station.layer.name] = torch.cat([call.x for call, _, _ in station.pairs])
         with torch.no_grad():
             station.layer.weight.mul_(1.1)
-    assert threading.active_count() == threads
+    assert not begun_since(threads)
     assert tuple(seen) == trace(dense, layers.on(dense), IMAGES.double()).order
     counts = [len(x) for x in seen.values()]
     assert counts[0] == 40

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from browsing import chromium, until
+from conftest import PATIENCE
 from repairability.report import write_report
 from repairability.report.sheets import named_csv
 from test_report import PROJECTION, TOTALS, result, synthetic
@@ -31,6 +32,7 @@ class Watched:
 
     def __init__(self, page: Any, file: Path) -> None:
         self.page = page
+        page.set_default_timeout(1000 * PATIENCE)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
@@ -59,8 +61,18 @@ def watched(browser: Any, file: Path) -> Iterator[Watched]:
 
 @pytest.fixture
 def page(watched: Watched) -> Any:
-    watched.page.set_viewport_size({"width": 1280, "height": 900})
+    resize(watched.page, 1280, 900)
     return watched.page
+
+
+def resize(page: Any, width: int, height: int) -> None:
+    """And wait until it is drawn so: it hears of its size with its next frame."""
+    until(page, DRAWN)
+    size = {"width": width, "height": height}
+    if page.viewport_size != size:
+        page.evaluate("delete document.body.dataset.drawn")
+        page.set_viewport_size(size)
+        until(page, DRAWN)
 
 
 def column(page: Any, table: str, index: int) -> list[str]:
@@ -244,12 +256,10 @@ def cut_legends(page: Any) -> list[str]:
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_nothing_overflows(page: Any, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 844})
+    resize(page, width, 844)
     page.evaluate("document.querySelector('details').open = true")
     inside = "p.clientWidth + 1 > p.querySelector('svg').clientWidth"
-    until(page, f"{SHOWN}.every(p => {inside})")
-    page.wait_for_timeout(150)  # the page waits for the end of resizing
-    until(page, DRAWN)
+    assert page.evaluate(f"{SHOWN}.every(p => {inside})")
     assert cut_legends(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate("innerWidth") == width
@@ -296,9 +306,7 @@ def test_several_repairs_can_be_told_apart(browser: Any, tmp_path: Path) -> None
     assert lines() == [f"{rule}, reconstruct-all" for rule in RULES]
     watched.page.locator("input[name=repair][value=all]").check()
     assert len(lines()) == 14
-    watched.page.set_viewport_size({"width": 390, "height": 844})
-    watched.page.wait_for_timeout(150)
-    until(watched.page, DRAWN)
+    resize(watched.page, 390, 844)
     assert cut_legends(watched.page) == []
     assert watched.complaints == []
     context.close()

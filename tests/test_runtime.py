@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -253,7 +254,7 @@ def test_a_shape_that_cannot_be_planned_runs_by_torch() -> None:
     with torch.no_grad(), pytest.warns(UserWarning, match="runs by torch alone, since .* pools 9 x 9 to 2 x 2"):
         check_same(fast(drawn(1, 3, 9, 9)), model(drawn(1, 3, 9, 9)), "with another size")
     assert fast(drawn(2, 3, 8, 8)[:0]).shape == (0, 3)
-    with pytest.raises(RuntimeError, match="expected input"):
+    with pytest.raises(rp.InputError, match=r"does not take a batch of shape \(1, 5, 8, 8\) .*expected input"):
         fast(drawn(1, 5, 8, 8))
 
 
@@ -344,6 +345,11 @@ def test_refusals() -> None:
         rp.accelerate(copy.deepcopy(model).double(), images)
     with pytest.raises(rp.InputError, match=r"must be a torch\.nn\.Module"):
         rp.accelerate("digits", images)  # type: ignore[arg-type]
+    for example, words in ((None, "NoneType"), (images[:0], "this is of shape (0, 1, 16, 16)")):
+        with pytest.raises(rp.InputError, match=re.escape(words)):
+            rp.accelerate(model, example)
+    with pytest.raises(rp.InputError, match=r"DigitsResNet does not take a batch of shape \(1, 16, 16\) .*expected 4D"):
+        rp.accelerate(model, images[0])
     fast = rp.accelerate(model, images, kernels="sparse")
     with pytest.raises(rp.InputError, match="for inference; train the one it was made of"):
         fast.train()
@@ -356,6 +362,16 @@ def test_refusals() -> None:
         fast(images.clone().requires_grad_())
     with pytest.raises(rp.InputError, match="on meta"):
         fast(images.to("meta"))
+    made = "DigitsResNet, accelerated for a batch of shape (1, 1, 16, 16) (torch.float32), does not take a batch of "
+    for batch, words in (
+        (None, "NoneType"),
+        (drawn(2, 3, 16, 16), "shape (2, 3, 16, 16)"),
+        (images[0], "shape (1, 16"),
+    ):
+        with pytest.raises(rp.InputError, match=re.escape(made + words)):
+            fast(batch)
+    with pytest.raises(rp.InputError, match=re.escape(f"{made}[shape (1, 1, 16, 16)")):
+        fast(images, images)
 
 
 def test_the_model_is_untouched_and_may_change_later() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from conftest import begun_since
 from networks import Residual
 from repairability import InputError, prunable_layers
 from repairability.network.discover import layers_named
@@ -57,13 +58,13 @@ def test_before_a_layer_it_can_still_be_written() -> None:
 
 def test_no_gradients_and_nothing_left_behind() -> None:
     model = Residual()
-    before, threads = complete_state(model), threading.active_count()
+    before, threads = complete_state(model), threading.enumerate()
     with streams(model, BATCHES, layers_named(model, ["conv1"]), {}, before=False) as running:
         output = advanced(running[0]).output
         assert output is not None
         assert not output.requires_grad
     assert same(complete_state(model), before)
-    assert threading.active_count() == threads
+    assert not begun_since(threads)
 
 
 def test_an_error_of_the_model_reaches_whoever_advances() -> None:
@@ -75,13 +76,13 @@ def test_an_error_of_the_model_reaches_whoever_advances() -> None:
         def forward(self, x: Tensor) -> Tensor:
             raise ValueError("never")
 
-    model, threads = Failing(), threading.active_count()
+    model, threads = Failing(), threading.enumerate()
     with (
         pytest.raises(InputError, match="never"),
         streams(model, BATCHES, layers_named(model, ["conv"]), {}, before=True) as running,
     ):
         running[0].advance()
-    assert threading.active_count() == threads
+    assert not begun_since(threads)
 
 
 def test_a_forward_of_ones_own_runs_every_pass() -> None:

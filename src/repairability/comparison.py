@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -77,8 +78,8 @@ def agreement(
 
     def both() -> Iterator[tuple[Tensor, Tensor]]:
         with evaluating(dense) as theirs, evaluating(other) as ours:
-            several = [batches] if isinstance(batches, (Tensor, Mapping)) else batches
-            for batch in track(not_for_ever(several), "comparing"):
+            several = [batches] if isinstance(batches, (Tensor, np.ndarray, Mapping)) else batches
+            for batch in track(not_for_ever(map(_as_tensor, several)), "comparing"):
                 given = taken(theirs, batch) if forward is None else batch
                 raw = run(theirs, to_model(given, theirs), forward)
                 compared.resolve(raw, output)
@@ -88,6 +89,10 @@ def agreement(
     check_finite(other, "the other network")
     compared = Comparison(distance)
     return agreement_of_outputs(both(), compared)
+
+
+def _as_tensor(batch: Batch) -> Batch:
+    return torch.as_tensor(batch) if isinstance(batch, np.ndarray) else batch
 
 
 @dataclass

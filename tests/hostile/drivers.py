@@ -9,16 +9,13 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from conftest import PATIENCE, eventually
 from test_experiments import with_tests
 
 HERE = Path(__file__).parent
-PATIENCE = 600.0
-"""Seconds until a process that does not end is called hanging; nothing is measured by it."""
-
 RAY_BEGINS = 180.0
 RAY = r"^\S*/raylet/raylet "
 WORKER = r"spawn_main\(|^ray::(IDLE|run_job)"
@@ -102,9 +99,6 @@ class Warm:
     def close(self) -> None:
         """In the end no process is left, of any driver."""
         self.process.communicate()
-        end = time.monotonic() + PATIENCE
         for driver in self.drivers:
-            while driver.family() and time.monotonic() < end:
-                time.sleep(0.01)
+            assert eventually(lambda: not driver.family()), f"of {driver.folder} processes are left"  # noqa: B023
             assert driver.ended(0)
-            assert not driver.family(), f"of {driver.folder} processes are left"

@@ -55,10 +55,10 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("this", plan(), ids=str)
 def test_a_struck_sweep_ends_as_an_undisturbed_one(
-    this: Round, warm: Warm, calm: dict[str, Any], disk: Path, tmp_path: Path
+    this: Round, warm: Warm, calm: dict[str, Any], disk: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if this.executor == "ray":
-        pytest.importorskip("ray", reason="needs the extra 'ray'")
+        request.getfixturevalue("one_ray")
     run_round(warm, this, tmp_path, disk, calm)
 
 

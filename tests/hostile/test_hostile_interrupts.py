@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import PATIENCE, eventually
 from forked import Ended, Forks
 from verbs import RUNS, check_done, check_whole, fill, silent
 
@@ -39,21 +40,20 @@ def strike(group: int) -> None:
 
 
 def gone(group: int) -> bool:
-    """Whether no process of the group is left; one that was told to end may need a moment."""
-    for _ in range(1000):
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.01)
+    """Whether no process of the group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
     return False
 
 
 def check(verb: str, ended: Ended, group: int, folder: Path, before: set[str]) -> None:
     silent(ended)
     assert ended.code in (0, 130), ended.err
-    assert gone(group)
-    assert semaphores() == before
+    assert eventually(lambda: gone(group))
+    new = semaphores() - before  # some are of other processes of this machine, and go with them
+    assert eventually(lambda: not new & semaphores()), new & semaphores()
     if ended.code:
         assert len(ended.err.splitlines()) == 0 or "interrupted" in ended.err, ended.err
         check_whole(folder)
@@ -79,7 +79,7 @@ def test_at_eight_moments(name: str, forks: Forks, inputs: Path, tmp_path: Path)
         codes.append(ended.code)
         return ended.seconds
 
-    run("at once", 60.0, struck=True)
+    run("at once", PATIENCE, struck=True)
     assert codes == [130]
     seconds = run("undisturbed", MOST)
     for moment in range(MOMENTS - 1):

@@ -9,8 +9,7 @@ import linecache
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conftest import PATIENCE, apart
+from conftest import PATIENCE, apart, begun_since, eventually
 from networks import Residual
 from repairability import PruneConfig, create_model, diagnose, prune
 from repairability._torch import alone, evaluating, modes, random_state, workers
@@ -36,22 +35,13 @@ IMAGES = torch.randn(60, 3, 9, 9, generator=torch.Generator().manual_seed(3))
 BATCHES = list(torch.randn(10, 3, 9, 9, generator=torch.Generator().manual_seed(1)).split(4))
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Whether it comes true: a thread that was told to end needs a moment."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition() and time.monotonic() < deadline:
-        gc.collect()
-        time.sleep(0.002)
-    return condition()
-
-
 @contextlib.contextmanager
 def everything_returns(model: nn.Module) -> Iterator[None]:
-    """Threads, their number, the random state and the model are as before."""
-    before, running = complete_state(model), threading.active_count()
+    """No thread is left, and the number of CPU threads, the random state and the model are as before."""
+    before, running = complete_state(model), threading.enumerate()
     count, state, aside = torch.get_num_threads(), torch.get_rng_state(), os.fstat(1)
     yield
-    assert eventually(lambda: threading.active_count() == running), threading.enumerate()
+    assert eventually(lambda: not begun_since(running), gc.collect), begun_since(running)
     assert torch.get_num_threads() == count
     assert not random_state._Lent.borrowers
     assert torch.equal(torch.get_rng_state(), state)
@@ -277,7 +267,7 @@ def test_an_interrupt_at_every_line(quick_collections: None) -> None:
             strike, error = struck_walk(model, line)
             assert isinstance(error, KeyboardInterrupt), (strike.where, error)
             struck.append(strike.where)
-            assert eventually(lambda: not random_state._Lent.borrowers), strike.where
+            assert eventually(lambda: not random_state._Lent.borrowers, gc.collect), strike.where
     assert len(set(struck)) > 60
 
 

@@ -2,7 +2,7 @@
 
 from repairability.checkpoints.about import FileInfo
 from repairability.checkpoints.checkpoint import Checkpoint, load, save_checkpoint
-from repairability.checkpoints.content import FORMATS, SPARSE, check_format, read_content, write_content
+from repairability.checkpoints.content import FORMATS, SPARSE, check_format, format_of, read_content, write_content
 from repairability.checkpoints.sparse import DENSE, EXACT, VALUES
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Checkpoint",
     "FileInfo",
     "check_format",
+    "format_of",
     "load",
     "read_content",
     "save_checkpoint",

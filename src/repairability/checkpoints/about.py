@@ -42,13 +42,29 @@ class FileInfo:
         return self.size / max(1.0, self.bound) - 1
 
     @property
+    def values(self) -> str:
+        """The type that the weights are stored in; several with commas between."""
+        weights = [row for row in self.rows if len(row.shape) > 1 and row.count] or self.rows
+        return ", ".join(sorted({row.values for row in weights if "float" in row.dtype}))
+
+    @property
+    def rounded(self) -> str | None:
+        """The types that they were rounded to, in this file or in one that it was made of; None: they are exact."""
+        told = self.header.get("rounded", {}).get("values")
+        return None if told is None else str(told)
+
+    @property
     def error(self) -> float:
         """Of rounded values: the largest, relative to the largest value of its filter; 0 where they are exact."""
         return float(self.header.get("rounded", {}).get("error", 0.0))
 
     @property
-    def values(self) -> str:
-        return str(self.header.get("rounded", {}).get("values", "exact"))
+    def rounding(self) -> str:
+        """What is stored, and what rounding did to it, in words; empty where values are exact."""
+        if not self.error:
+            return ""
+        once = "" if self.rounded == self.values else f" (once rounded to {self.rounded})"
+        return f"values {self.values}{once}: largest error {percent(self.error)} of its filter's largest weight"
 
     def table(self) -> Table:
         """Of the layers that were pruned; what else there is stands in one row."""
@@ -73,11 +89,11 @@ class FileInfo:
         )
 
     def summary(self) -> str:
-        rounded = f", values {self.values}: largest error {percent(self.error)} of its filter's largest weight"
+        rounded = f", {self.rounding}" if self.rounding else ""
         told = self.header.get("sparsity")
         lines = [
             f"{self.path}: {self.format}, {self.size:,} bytes; the tensors with their zeros {self.dense_bytes:,} "
-            f"({self.ratio:.2f} times){rounded if self.error else ''}",
+            f"({self.ratio:.2f} times){rounded}",
             f"entropy bound {self.bound:,.0f} bytes; the file is {percent(self.above)} above it",
         ]
         if told is not None:
@@ -90,7 +106,7 @@ class FileInfo:
 
     def figures(self) -> dict[str, Any]:
         """Plain objects, without the tensors."""
-        names = ("path", "format", "size", "dense_bytes", "ratio", "bound", "above", "values", "error")
+        names = ("path", "format", "size", "dense_bytes", "ratio", "bound", "above", "values", "rounded", "error")
         return {name: getattr(self, name) for name in names}
 
     def to_dict(self) -> dict[str, Any]:

@@ -101,6 +101,15 @@ def write_content(
     return FileInfo("" if path is None else os.fspath(path), format, len(data), header, rows)
 
 
+def format_of(path: str | os.PathLike[str]) -> str | None:
+    """Which of the formats a file says that it is of; None for what this package did not write."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as opened:
+            return _format(_about(opened.metadata()))
+    except (safetensors.SafetensorError, OSError, ValueError, RuntimeError):
+        return None
+
+
 def read_content(path: str | os.PathLike[str]) -> Content:
     """Read a file of either format. A truncated file, one that this package did not write, and one whose header or
     tensors were edited are refused.
@@ -110,16 +119,12 @@ def read_content(path: str | os.PathLike[str]) -> Content:
         raise InputError(f"no checkpoint at {shown(str(file))}")
     try:
         with safetensors.safe_open(file, framework="pt") as opened:
-            metadata = opened.metadata() or {}
+            about = _about(opened.metadata())
             # clones: what is checked here stays what it is, whatever becomes of the file
             tensors = {key: opened.get_tensor(key).clone() for key in opened.keys()}  # noqa: SIM118 (not a mapping)
     except (safetensors.SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise InputError(f"{file} is truncated or not a safetensors file: {first_line(error)}") from error
-    try:
-        about = read_json(metadata.get(KEY, "{}"))
-    except InputError:
-        about = {}
-    format = _MARKS.get(str(about.get("format"))) if isinstance(about, dict) else None
+    format = _format(about)
     if format is None:
         known = " or ".join(map(repr, _MARKS))
         raise InputError(f"{file} was not written by repairability (its metadata has no {KEY!r} of format {known})")
@@ -130,6 +135,19 @@ def read_content(path: str | os.PathLike[str]) -> Content:
     if about.get("digest") != dense_digest(header, tensors):
         raise InputError(f"{file} was changed after it was written: header and tensors do not match its digest")
     return Content(file, DENSE, header, dense_rows(tensors), size, tensors.__getitem__)
+
+
+def _about(metadata: Mapping[str, str] | None) -> dict[str, Any]:
+    """Our entry of a file's metadata, empty where there is none."""
+    try:
+        about = read_json((metadata or {}).get(KEY, "{}"))
+    except InputError:
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def _format(about: Mapping[str, Any]) -> str | None:
+    return _MARKS.get(str(about.get("format")))
 
 
 def _header(file: Path, header: object) -> dict[str, Any]:
@@ -173,7 +191,9 @@ def _rounding(header: Mapping[str, Any], values: str, packed: Coded) -> dict[str
     """Told where values were rounded, and kept when they are written again; errors of several roundings add up."""
     if values == EXACT:
         return {}
-    return {"rounded": {"values": values, "error": packed.error + header.get("rounded", {}).get("error", 0.0)}}
+    before = header.get("rounded", {})
+    types = dict.fromkeys([*str(before.get("values") or values).split(", "), values])
+    return {"rounded": {"values": ", ".join(types), "error": packed.error + before.get("error", 0.0)}}
 
 
 def _sparse_parts(header: Mapping[str, Any], packed: Coded) -> dict[str, Tensor]:

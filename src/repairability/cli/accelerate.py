@@ -31,14 +31,17 @@ def verb(
     import torch
     from torch import nn
 
+    from repairability.models import usual_input
+
     check_file(out)
     options.use_threads(threads)
     model = network.build(seed, layers_only=checkpoint is not None)
     if checkpoint:
         model = rp.load(checkpoint, model).model
     first = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
-    side = image_size or options.usual_size(network.model)
-    shape = (batch, first.in_channels if first is not None else 3, side, side)
+    channels, usual = usual_input(network.model)
+    side = image_size or usual
+    shape = (batch, first.in_channels if first is not None else channels, side, side)
     example = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     fast = rp.accelerate(model, example, threads=threads)
     figures = {"model": network.model, "checkpoint": checkpoint, "example": shape, **fast.to_dict()}

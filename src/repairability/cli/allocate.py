@@ -11,15 +11,22 @@ import repairability as rp
 from repairability._files import check_file, write_atomically
 from repairability.cli import options
 from repairability.cli.output import Answer
+from repairability.errors import InputError
 from repairability.tables import Table, csv_text
+
+DEFAULT = "erk"
 
 
 def verb(
     network: options.Network,
     choice: options.LayerChoice,
     sparsity: float = options.SPARSITY,
-    rule: str = Option(
-        "erk", "--rule", "-r", help=f"One of {options.RULES}.", autocompletion=options.completing(options.RULES)
+    rule: str | None = Option(
+        None,
+        "--rule",
+        "-r",
+        help=f"One of {options.RULES}. Default: {DEFAULT}.",
+        autocompletion=options.completing(options.RULES),
     ),
     compare: str = Option("", metavar="RULES", help="Several rules side by side: erk,lamp,uniform."),
     option: list[str] | None = options.RULE_OPTIONS,
@@ -39,7 +46,9 @@ def verb(
 
     check_file(csv)
     check_sparsity(sparsity)
-    rules = [name.strip() for name in compare.split(",")] if compare else [rule]
+    if compare and rule:
+        raise InputError(f"--compare names all its rules: leave --rule {rule} out, or say --compare {compare},{rule}")
+    rules = [name.strip() for name in compare.split(",")] if compare else [rule or DEFAULT]
     own = options.by_rule(rules, option)  # whatever can be refused is refused before the network is built
     diagnosis = options.read_diagnosis(curves)
     layers = choice.of(network.build(seed, layers_only=True))

@@ -15,7 +15,7 @@ from typer import Option
 from typer.models import OptionInfo
 
 from repairability import _interrupts
-from repairability.cli.options import check_numbers
+from repairability.cli.options import check_numbers, check_places
 from repairability.cli.output import Answer, note, notices, show
 from repairability.errors import RepairabilityError, first_line, of_the_place
 
@@ -35,11 +35,12 @@ def as_command(verb: Verb) -> Callable[..., None]:
     bundles = {name: hints[name] for name in inspect.signature(verb).parameters if is_dataclass(hints[name])}
 
     def run(*, as_json: bool, **given: Any) -> None:
-        numbers = dict(given)
+        said = dict(given)
         for name, bundle in bundles.items():
             given[name] = bundle(**{field.name: given.pop(field.name) for field in fields(bundle)})
         try:
-            check_numbers(numbers)
+            check_numbers(said)
+            check_places(said)
             with warnings.catch_warnings():
                 warnings.simplefilter("always", UserWarning)
                 warnings.showwarning = lambda message, *_: note(message)

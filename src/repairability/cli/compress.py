@@ -37,8 +37,8 @@ def verb(
     after = write_content(out, content.header, content.tensors(), format=format, values=values)
     rows = [(x.path, x.format, x.values, f"{x.size:,}", f"{x.bound:,.0f}", percent(x.above)) for x in (before, after)]
     words = f"{before.size / after.size:.2f} times smaller" if after.size < before.size else "not smaller"
-    if after.error:
-        words += f"; largest error of a weight {percent(after.error)} of its filter's largest"
+    if after.rounding:
+        words += f"; {after.rounding}"
     columns = ("file", "format", "values", "bytes", "entropy bound", "above it")
     figures = {"before": before.figures(), "after": after.figures(), "ratio": before.size / after.size}
     return Answer(figures, [Table(columns, rows, caption=words), f"wrote {out}"])

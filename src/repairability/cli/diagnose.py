@@ -31,7 +31,7 @@ def verb(
     ),
     count: int = options.COUNT,
     seed: int = options.SEED,
-    out: Path | None = Option(None, metavar="FILE", help="Write it: .json or .csv."),
+    out: Path | None = Option(None, metavar="FILE", help="Write it: as CSV where the name ends in .csv, else as JSON."),
 ) -> Answer:
     """Measure, layer by layer, the damage of pruning and how much of it a repair leaves.
 
@@ -58,5 +58,5 @@ def verb(
         model, images, grid=points, repair=repair, observe=observe, layers=layers, score=score, measures=measures
     )
     if out:
-        write_atomically(out, diagnosis.to_csv() if out.suffix == ".csv" else diagnosis.to_json())
+        write_atomically(out, diagnosis.to_csv() if options.is_csv(out) else diagnosis.to_json())
     return Answer(diagnosis.to_dict(), [diagnosis.table()])

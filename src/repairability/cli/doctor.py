@@ -36,11 +36,13 @@ def verb(
     """
     import torch
 
+    from repairability.models import usual_input
+
     check_file(out)
     model = network.build(seed, machine.ready(), layers_only=True)
     if data is None:
-        side = image_size or options.usual_size(network.model)
-        channels = 1 if network.model == "digits" else 3
+        channels, usual = usual_input(network.model)
+        side = image_size or usual
         batch = torch.randn(samples, channels, side, side, generator=torch.Generator().manual_seed(seed))
     else:
         batch = options.DataSource(data, root, image_size).read().unlabeled(samples, seed)

@@ -10,6 +10,7 @@ import repairability as rp
 from repairability._files import check_file
 from repairability.cli import options
 from repairability.cli.output import Answer, write_json
+from repairability.errors import InputError
 from repairability.tables import percent
 
 
@@ -31,6 +32,10 @@ def verb(
     Example: repairability evaluate digits --weights trained --data digits
     """
     check_file(out)
+    if compare and checkpoint is None and not recalibrate:
+        raise InputError(
+            "--agreement compares a pruned checkpoint with --weights' network: give one, --checkpoint FILE"
+        )
     dense = network.build(seed, machine.ready())
     pruned = rp.load(checkpoint, dense) if checkpoint else None
     tested = dense if pruned is None else pruned.model

@@ -69,8 +69,7 @@ def verb(
     classes = data.classes if network.num_classes is None else network.num_classes
     if classes < data.classes:
         raise InputError(f"--num-classes {classes} is too few: {data.name} has {data.classes} classes")
-    with notices.status(f"building {network.model}"):
-        model = rp.create_model(network.model, num_classes=classes, weights=network.weights, new_head=True, seed=seed)
+    model = network.create(classes, seed, new_head=True)
     partial = _partial(out)
     check_file(partial, 2 * state_bytes(model))  # and the result beside it
     if restart:

@@ -63,7 +63,8 @@ RULE_OPTIONS = Option(
 CURVES = Option(
     None,
     metavar="FILE",
-    help="A diagnosis (JSON, from the verb diagnose), for raw, residual and rr; for output one made with --output.",
+    help="A diagnosis (.json or .csv, from the verb diagnose), for raw, residual and rr; for output one made with "
+    "--output.",
 )
 SCORE = Option("magnitude", help=f"Which weights go: {SCORES}.", autocompletion=completing(SCORES))
 REPAIR = Option("cr+bn", help=f"{REPAIRS}, or a chain such as cr+bn.", autocompletion=completing(REPAIRS))
@@ -109,16 +110,31 @@ class Network:
     num_classes: int | None = Option(None, help="Classes of the model's head.")
 
     def build(self, seed: int = 0, device: torch.device | str = "cpu", *, layers_only: bool = False) -> nn.Module:
-        """Random weights are mentioned, unless only the layers are asked for: on images such a network means little."""
+        """Random weights are mentioned, unless only the layers are asked for: on images such a network means little. A
+        callable's network comes as it is built, and may hold weights.
+        """
         if self.weights == rp.training.TRAINED:
             rp.training.check_trained(self.model, num_classes=self.num_classes)
             return rp.training.digits_network(rp.load_data("digits")).to(device)
+        model = self.create(self.num_classes, seed)
         if self.weights is None and not layers_only:
-            more = ", or 'trained'" if self.model == "digits" else ""
-            note(f"{self.model} has random weights (seed {seed}); --weights takes a file or 'imagenet'{more}")
-        with notices.status(f"building {self.model}"):  # silent unless standard error is a terminal
-            model = rp.create_model(self.model, num_classes=self.num_classes, weights=self.weights, seed=seed)
+            self._mention_random(seed)
         return model.to(device)
+
+    def create(self, num_classes: int | None, seed: int, *, new_head: bool = False) -> nn.Module:
+        """As the weights' file has it, or random."""
+        check_weights(self.weights)
+        with notices.status(f"building {self.model}"):  # silent unless standard error is a terminal
+            return rp.create_model(
+                self.model, num_classes=num_classes, weights=self.weights, new_head=new_head, seed=seed
+            )
+
+    def _mention_random(self, seed: int) -> None:
+        from repairability.models import has_pretrained, names_a_callable
+
+        if not names_a_callable(self.model):
+            more = " or 'imagenet'" if has_pretrained(self.model) else " or 'trained'" if self.model == "digits" else ""
+            note(f"{self.model} has random weights (seed {seed}); --weights takes a file{more}")
 
 
 @dataclass(frozen=True)
@@ -210,6 +226,40 @@ def check_numbers(given: Mapping[str, object]) -> None:
             raise InputError(f"{flag} must be positive and finite, not {value}")
 
 
+WRITTEN, READ = ("out", "csv", "report"), ("weights", "checkpoint", "curves", "store")
+"""Options that name a place, in every verb that has them."""
+
+
+def check_places(given: Mapping[str, object]) -> None:
+    """Refuse that one file is written twice, or in the place of another that is read, before any work is done."""
+    seen: dict[Path, str] = {}
+    for name in (*READ, *WRITTEN):
+        value = given.get(name)
+        if not isinstance(value, (str, Path)):
+            continue
+        try:
+            place = Path(value).resolve()
+        except (OSError, ValueError, RuntimeError):  # no such place can be; the verb says so
+            continue
+        if name in WRITTEN and place in seen:
+            raise InputError(f"--{name} and --{seen[place]} are the same, {value}: what is written needs its own place")
+        seen[place] = name
+
+
+def check_weights(weights: str | None) -> None:
+    """A pruned model's file is no file of weights, but for a dense one by the name of such."""
+    from repairability.checkpoints import DENSE, format_of
+
+    found = None if weights is None else format_of(weights)
+    if found is None or (found == DENSE and str(weights).endswith(".safetensors")):
+        return
+    raise InputError(
+        f"{weights} is a pruned checkpoint of ours ({found}): give it as --checkpoint, to evaluate, export or "
+        f"accelerate; for --weights make a plain file of it: repairability compress {weights} --format dense --out "
+        "NAME.safetensors"
+    )
+
+
 def use_threads(threads: int | None) -> None:
     if threads is not None:
         import torch
@@ -227,22 +277,20 @@ def calibration_images(data: Data, count: int, seed: int, more: int = 0) -> rp.C
 
 
 def check_classes(model: nn.Module, data: Data, name: str) -> None:
-    """A head for other classes than the data's is a mistake worth naming before any work is done."""
-    from torch import nn
+    """An output [n, classes] of other classes than the data's is a mistake worth naming before any work is done."""
+    from torch import Tensor
 
-    heads = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    if heads and heads[-1].out_features != data.classes:
+    from repairability._torch import evaluating
+    from repairability.network.batches import run, to_model
+
+    images = data.test.images([*range(min(2, len(data.test)))])
+    with evaluating(model) as network:
+        output = run(network, to_model(images, network))
+    if isinstance(output, Tensor) and output.dim() == 2 and output.shape[1] != data.classes:
         raise InputError(
-            f"{name} has {heads[-1].out_features} outputs, {data.name} has {data.classes} classes; "
+            f"{name} has {output.shape[1]} outputs, {data.name} has {data.classes} classes; "
             f"say --num-classes {data.classes} and give weights that fit"
         )
-
-
-def usual_size(model: str) -> int:
-    """The side of the images that a network by this name usually takes."""
-    from repairability.models import MODELS
-
-    return 8 if model == "digits" else 32 if model in MODELS and model != "resnet50_v1" else 224
 
 
 def sparsities_of(text: str, option: str) -> list[float]:
@@ -280,4 +328,15 @@ def by_rule(rules: Sequence[str], pairs: list[str] | None) -> dict[str, dict[str
 
 
 def read_diagnosis(file: Path | None) -> rp.Diagnosis | None:
-    return None if file is None else rp.Diagnosis.from_json(read_text(file))
+    """As the verb diagnose writes it, in CSV or JSON by the file's name."""
+    if file is None:
+        return None
+    text = read_text(file)
+    try:
+        return rp.Diagnosis.from_csv(text) if is_csv(file) else rp.Diagnosis.from_json(text)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
+
+
+def is_csv(file: Path) -> bool:
+    return file.suffix.lower() == ".csv"

@@ -140,7 +140,7 @@ def verb(
     held_out = HELD_OUT if len(recipes) > 1 else 0
     if dry_run:
         layers = choice.of(model)
-        known = sparsity is not None and budget == "weights"
+        known = budget == "weights" and all(_prunes_the_target(recipe) for recipe in recipes)
         pruned = target_count(layers.totals.values(), sparsity) if known and sparsity is not None else None
         plan = {"model": network.model, "sparsity": sparsity, "speedup": speedup}
         plan |= {"budget": None if speedup is not None else budget}
@@ -204,6 +204,13 @@ def _recipes(
     one = whole.with_parts(rule=rule, options=options.rule_options(pairs))
     get_rule(one.rule).check(one.options)
     return [one]
+
+
+def _prunes_the_target(recipe: rp.Recipe) -> bool:
+    """Whether the rule's budget is the target's share of the prunable weights; global's is of all, unless told so."""
+    from repairability.rules import get_rule
+
+    return get_rule(recipe.rule).prunable.items() <= dict(recipe.options).items()
 
 
 def _plan(plan: dict[str, Any], recipes: Sequence[rp.Recipe], curves: Path | None) -> Answer:

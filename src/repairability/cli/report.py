@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def verb(
-    file: Path | None = Argument(None, metavar="[FILE]", help="A record (demo.json) or a diagnosis, as JSON."),
+    file: Path | None = Argument(None, metavar="[FILE]", help="A record (demo.json), or a diagnosis (.json or .csv)."),
     store: Path | None = Option(None, metavar="DIR", help="Instead of FILE: a store of runs, or an archive of one."),
     study: list[str] | None = Option(
         None, metavar="NAME", help="Only this study (repeatable); without --out, print its tables."
@@ -63,9 +63,9 @@ def _record(file: Path) -> ReportData:
     """What a file holds: a record, or a diagnosis alone."""
     from repairability.report import ReportData
 
-    text = read_text(file)
+    diagnosis = options.read_diagnosis(file) if options.is_csv(file) else None
     try:
-        record = ReportData.from_json(text)
+        record = ReportData.from_dict(diagnosis.to_dict()) if diagnosis else ReportData.from_json(read_text(file))
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
     return replace(record, model=record.model or file.stem)

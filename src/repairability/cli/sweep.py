@@ -54,7 +54,11 @@ def verb(
     only: list[str] | None = Option(None, metavar="SETTING=VALUE", help="Only these cells, such as rule=rr."),
     limit: int | None = Option(None, help="At most so many new runs."),
     retry_failed: bool = Option(False, "--retry-failed", help="Run again what failed before."),
-    smoke: bool = Option(False, "--smoke", help="In seconds: random weights, 64 images; its figures mean nothing."),
+    smoke: bool = Option(
+        False,
+        "--smoke",
+        help="In seconds: random or the trained digits weights, noise or digits, 64 images; its figures mean nothing.",
+    ),
     dry_run: bool = Option(False, "--dry-run", help="Show the cells and their state; run none."),
 ) -> Answer:
     """Run every cell of a study that has no record yet, then print its section of the report.

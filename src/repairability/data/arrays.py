@@ -58,7 +58,9 @@ def _split(path: Path, part: str, arrays: dict[str, Any], image_size: int | None
         images = images.transpose(0, 3, 1, 2)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3) or not all(images.shape[2:]):
         raise InputError(f"{path}: x_{part} must be uint8 [n, 3, h, w], not {images.dtype} {images.shape}")
-    if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer) or not len(labels):
+    if not len(images):
+        raise InputError(f"{path}: there are no images in x_{part}, whose shape is {images.shape}")
+    if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
         raise InputError(f"{path}: y_{part} must be {len(images)} integers, not {labels.dtype} {labels.shape}")
     if not 0 <= int(labels.min()) <= int(labels.max()) < MOST_CLASSES:
         span = f"{int(labels.min())} to {int(labels.max())}"

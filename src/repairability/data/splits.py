@@ -40,9 +40,9 @@ class Split:
     def images(self, indices: Sequence[int]) -> Tensor:
         """Resized and normalised; no label is read."""
         pixels = self.read(indices)
-        if self.image_size is not None and pixels.shape[-1] != self.image_size:
-            size = (self.image_size, self.image_size)
-            pixels = F.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
+        side = self.image_size
+        if side is not None and pixels.shape[-2:] != (side, side):
+            pixels = F.interpolate(pixels, (side, side), mode="bilinear", antialias=True, align_corners=False)
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
         return (pixels - mean) / std
 

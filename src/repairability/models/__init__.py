@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,7 @@ from torch import nn
 from repairability._imports import imported, imported_from_file, names_a_file
 from repairability._torch import batch_norms, evaluation_mode_, seeded
 from repairability._vision import torchvision
-from repairability.errors import InputError, first_line, unknown
+from repairability.errors import InputError, first_line, shown, unknown
 from repairability.models.small import QUARTER, CifarResNet, DigitsResNet, PlainVGG
 from repairability.models.weights import PRETRAINED, load_weights_, pretrained_model
 
@@ -38,6 +39,13 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 """Our own networks; every name that is not here is torchvision's."""
 
+_INPUTS = {**dict.fromkeys(MODELS, (3, 32)), "resnet50_v1": (3, 224), "digits": (1, 16)}
+
+
+def usual_input(name: str) -> tuple[int, int]:
+    """Channels and side of the images that a network by this name usually takes."""
+    return _INPUTS.get(name, (3, 224))
+
 
 def create_model(
     name: str,
@@ -59,7 +67,7 @@ def create_model(
     if num_classes is not None and num_classes < 1:
         raise InputError(f"num_classes must be at least 1, not {num_classes}")
     if weights == PRETRAINED:
-        _torchvision_builder(name)  # refuses what torchvision does not have
+        _check_pretrained(name)
         with seeded(seed):
             return evaluation_mode_(pretrained_model(name, num_classes))
     build = _builder(name)
@@ -76,8 +84,28 @@ def create_model(
     return evaluation_mode_(model)
 
 
+def names_a_callable(name: str) -> bool:
+    """Whether a model is the user's own code, which makes it as it is, its weights perhaps among it."""
+    return names_a_file(name) or ":" in name
+
+
+def has_pretrained(name: str) -> bool:
+    """Whether `PRETRAINED` weights are for a model: torchvision has them, of its own networks."""
+    return not names_a_callable(name) and name not in MODELS
+
+
+def _check_pretrained(name: str) -> None:
+    if not has_pretrained(name):
+        its_own = "what a callable makes" if names_a_callable(name) else "a network of ours"
+        raise InputError(
+            f"weights {PRETRAINED!r} are torchvision's, for its networks (resnet18); {shown(name)!r} is {its_own}: "
+            "give a file of weights, or none"
+        )
+    _torchvision_builder(name)  # refuses what torchvision does not have
+
+
 def _builder(name: str) -> Callable[..., Any]:
-    if not names_a_file(name) and ":" not in name:
+    if not names_a_callable(name):
         return MODELS.get(name) or _torchvision_builder(name)
     build: Callable[..., Any] = (imported_from_file if names_a_file(name) else imported)(name, "model")
     if isinstance(getattr(build, "__wrapped__", build), nn.Module):
@@ -91,4 +119,6 @@ def _torchvision_builder(name: str) -> Callable[..., Any]:
     if name not in known:
         raise unknown("model", name, [*MODELS, *known])
     builder: Callable[..., Any] = models.get_model_builder(name)
+    if "weights_backbone" in inspect.signature(builder).parameters:  # which are ImageNet's unless one says so
+        return partial(builder, weights_backbone=None)
     return builder

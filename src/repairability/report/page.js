@@ -31,12 +31,13 @@ async function draw(place) {
   await apply(place);
 }
 
-let drawing = Promise.resolve();
+let drawing = Promise.resolve(), resized;
 function drawAll() {
+  resized = clearTimeout(resized);
   delete document.body.dataset.drawn;
-  drawing = drawing.then(async () => { // one after the other, so that nothing is drawn twice
+  const last = drawing = drawing.then(async () => { // one after the other, so that nothing is drawn twice
     for (const place of document.querySelectorAll("[data-chart]")) await draw(place);
-    document.body.dataset.drawn = "yes";
+    if (drawing === last && !resized) document.body.dataset.drawn = "yes"; // nothing more to draw
   });
 }
 
@@ -46,8 +47,11 @@ function choose(name, value) {
 }
 
 document.addEventListener("change", ({ target }) => { choose(target.name, target.value); drawAll(); });
-let resized;
-addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(drawAll, 100); });
+addEventListener("resize", () => {
+  delete document.body.dataset.drawn;
+  clearTimeout(resized);
+  resized = setTimeout(drawAll, 100);
+});
 // Enter on a legend's entry picks it or lets it go, as a click does.
 document.addEventListener("keydown", (event) => {
   if (!["Enter", " "].includes(event.key) || !event.target.closest?.(".role-legend-label")) return;

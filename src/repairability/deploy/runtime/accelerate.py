@@ -14,8 +14,8 @@ from repairability._torch import check_finite, check_output, copy_of, evaluation
 from repairability._torch import threads as torch_threads
 from repairability.deploy.runtime.measures import KERNELS, LayerTime, check_same, timed
 from repairability.deploy.runtime.stages import Unreadable
-from repairability.errors import InputError, unknown
-from repairability.network.batches import Batch, arguments, check_pixels, copied, described, leaves
+from repairability.errors import InputError, RepairabilityError, first_line, unknown
+from repairability.network.batches import Batch, arguments, check_pixels, copied, described, leaves, sample_count
 from repairability.network.folding import for_inference
 from repairability.tables import Table, percent
 
@@ -45,14 +45,14 @@ class Accelerated(nn.Module):
         from repairability.deploy.runtime.replace import replace_layers_
 
         begun = time.perf_counter()
-        self.threads, self.reason = threads, ""
+        self.threads, self.reason, self._called = threads, "", type(model).__name__
         self.training = False
         plain = evaluation_mode_(copy_of(model)).requires_grad_(False)
         args, kwargs = arguments(plain, example)
         self._engine: Engine | None = None
         with torch.no_grad(), torch_threads(threads):
             self._plain = self._fastest_plain(plain, example)
-            expected = self._run("plain", *args, **kwargs)
+            expected = self._answer("plain", *args, **kwargs)
             check_output(expected)
             try:
                 if not isinstance(example, Tensor):
@@ -70,6 +70,7 @@ class Accelerated(nn.Module):
             self.plain_ms, self.ms = (1e3 * x for x in timed(ways, seconds=0.3))
         if kernels == "measured" and self.plain_ms < self.ms:
             self.way, self.ms = "plain", self.plain_ms
+        self._called += f", accelerated for a batch of {described(example)},"
         self.build_seconds = time.perf_counter() - begun
 
     def _fastest_plain(self, plain: nn.Module, example: Batch) -> nn.Module:
@@ -83,10 +84,23 @@ class Accelerated(nn.Module):
         _check_batch(args[0] if len(args) == 1 and not kwargs else (args, kwargs))
         with torch.no_grad(), torch_threads(self.threads):
             try:
-                return self._run(self.way, *args, **kwargs)
+                return self._answer(self.way, *args, **kwargs)
             except Unreadable as found:
+                answer = self._answer("plain", *args, **kwargs)
                 warnings.warn(f"this shape runs by torch alone, since {found}", stacklevel=2)
-                return self._run("plain", *args, **kwargs)
+                return answer
+
+    def _answer(self, way: str, *args: Any, **kwargs: Any) -> Any:
+        """As `_run`; what the network does not take is named."""
+        try:
+            return self._run(way, *args, **kwargs)
+        except (Unreadable, RepairabilityError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            given = (*args, kwargs) if kwargs else args
+            batch = described(given[0] if len(given) == 1 else given)
+            how = f"{type(error).__name__}: {first_line(error)}"
+            raise InputError(f"{self._called} does not take a batch of {batch}: {how}") from error
 
     def _run(self, way: str, *args: Any, **kwargs: Any) -> Any:
         if way == "planned":
@@ -150,6 +164,8 @@ def accelerate(
     for parameter in model.parameters() if isinstance(model, nn.Module) else ():
         _check_tensor(parameter.detach())
     _check_batch(example)
+    if not sample_count(example):
+        raise InputError(f"an example holds at least one sample, and this is of {described(example)}")
     check_finite(model)
     return Accelerated(model, example, threads or torch.get_num_threads(), kernels)
 
