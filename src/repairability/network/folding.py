@@ -70,3 +70,16 @@ def _pairs(model: nn.Module, batch: Tensor) -> list[tuple[str, str]]:
 
 def _plain(norm: nn.Module) -> bool:
     return isinstance(norm, _BatchNorm) and norm.track_running_stats and not norm.training
+
+
+def norm_map(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """(a, c), float64, of a BatchNorm with running statistics in evaluation: x -> a x + c, with
+    a = gamma / sqrt(var + eps) and c = beta - a mean.
+    """
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = torch.rsqrt(norm.running_var.double() + norm.eps)
+    if norm.weight is not None:
+        scale = scale * norm.weight.detach().double()
+    shift = -scale * norm.running_mean.double()
+    return scale, shift if norm.bias is None else shift + norm.bias.detach().double()

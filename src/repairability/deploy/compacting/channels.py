@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from repairability.network.folding import norm_map
+
 PRODUCTS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _PLAIN = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
@@ -189,12 +191,6 @@ def grouped_value(weight: Tensor, bias: Tensor | None, groups: int, value: Tenso
 
 
 def norm_value(module: _BatchNorm, value: Tensor) -> Tensor:
-    """g (x - mean) / sqrt(var + eps) + b; where g is zero, b whatever comes."""
-    assert module.running_mean is not None
-    assert module.running_var is not None
-    factor = 1 / (module.running_var.cpu().double() + module.eps).sqrt()
-    shift = torch.zeros_like(factor)
-    if module.affine:
-        factor, shift = factor * module.weight.detach().cpu().double(), module.bias.detach().cpu().double()
-    mapped = (value - module.running_mean.cpu().double()) * factor + shift
-    return torch.where(factor == 0, shift, mapped)
+    """a x + c; where a is zero, c whatever comes."""
+    scale, shift = (x.cpu() for x in norm_map(module))
+    return torch.where(scale == 0, shift, value * scale + shift)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from repairability.deploy.runtime.reader import MADE, Handler, Reader
 from repairability.deploy.runtime.stages import INFINITY, Flatten, LinearStage, Mean, Pool, Unreadable
+from repairability.network.folding import norm_map
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -42,15 +43,10 @@ def _linear(reader: Reader, node: fx.Node, linear: nn.Linear) -> int:
 
 
 def _batch_norm(reader: Reader, node: fx.Node, norm: nn.BatchNorm2d) -> int:
-    """w' = g w, b' = g (b - mean) + beta, with g = gamma / sqrt(var + eps)."""
-    if norm.running_mean is None or norm.running_var is None:
+    """y -> a y + c behind w x + b: w' = a w, b' = a b + c."""
+    if norm.running_mean is None:
         raise Unreadable(f"{node.name} has no running statistics")
-    scale = torch.rsqrt(norm.running_var.double() + norm.eps)
-    if norm.weight is not None:
-        scale = scale * norm.weight.detach().double()
-    shift = -scale * norm.running_mean.double()
-    if norm.bias is not None:
-        shift = shift + norm.bias.detach().double()
+    scale, shift = norm_map(norm)
     source = node.args[0]
     assert isinstance(source, fx.Node)
     before = reader.folded(node, source)
