@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from networks import small_net
-from repairability import BudgetError, InputError, allocate, prunable_layers, prune
+from repairability import BudgetError, InputError, PruneConfig, allocate, prunable_layers, prune
 from repairability.deploy import pricing
 from repairability.prices import Prices
 from repairability.pruning import budget as module
@@ -50,6 +50,16 @@ def test_work_is_told_beside_weights() -> None:
     torch.manual_seed(0)
     result = prune(small_net().eval(), IMAGES, sparsity=0.6, rule="uniform", recipe="fast")
     assert result.work == pytest.approx(result.sparsity, abs=0.02)  # uniform: the same share of everything
+
+
+def test_a_rule_by_levels_that_prunes_more_than_was_asked_for_says_so() -> None:
+    coarse = PruneConfig(grid=(0.0, 0.95))
+    result = prune(small_net(), IMAGES, sparsity=0.7, recipe="paper", config=coarse)
+    assert result.sparsity > 0.71
+    (note,) = (x for x in result.notes if "asked for" in x)
+    assert note.startswith(f"{result.sparsity:.2%}".replace("%", " %") + " where 70.00 % was asked for: rule 'rr'")
+    for recipe in ("fast", "strong"):
+        assert not any("asked for" in x for x in prune(small_net(), IMAGES, sparsity=0.7, recipe=recipe).notes)
 
 
 def test_ready_allocations_and_auto_take_no_other_budget() -> None:

@@ -15,7 +15,8 @@ from repairability.deploy.pricing import dense_time, milliseconds, time_of
 from repairability.errors import BudgetError, InputError, unknown
 from repairability.network.layers import Layers
 from repairability.prices import Prices
-from repairability.rules import RuleLike, allocate
+from repairability.rules import RuleLike, allocate, get_rule
+from repairability.tables import percent
 
 KINDS = ("weights", "macs")
 
@@ -23,6 +24,9 @@ NEAR = 0.03
 """A speed that is met so closely is not corrected further."""
 
 TRIES = 4
+
+OVER = 0.01
+"""An allocation by levels that prunes so much more than was asked for says so."""
 
 
 class PricedNetwork(Protocol):
@@ -71,7 +75,13 @@ class Budget:
             return self._fast_enough(network, rule, curves, options)
         assert self.share is not None
         prices = network.macs if self.kind == "macs" else None
-        return allocate(network.layers, sparsity=self.share, rule=rule, curves=curves, prices=prices, **options), ()
+        plan = allocate(network.layers, sparsity=self.share, rule=rule, curves=curves, prices=prices, **options)
+        if prices is not None or not get_rule(rule).works_on_curves(options) or plan.sparsity - self.share <= OVER:
+            return plan, ()
+        return plan, (
+            f"{percent(plan.sparsity)} where {percent(self.share)} was asked for: rule {plan.rule!r} moves a layer by "
+            "whole levels of its grid, and of few layers one is many weights; a finer grid or rule 'erk' comes nearer",
+        )
 
     def _fast_enough(
         self, network: PricedNetwork, rule: RuleLike, curves: Any, options: Mapping[str, Any]
