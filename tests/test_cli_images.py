@@ -484,6 +484,27 @@ def test_the_classes_are_those_that_the_network_puts_out(place: Path, capsys: py
     assert "networks:HeadFirst has 10 outputs, npz:four.npz has 4 classes; say --num-classes 4" in err
 
 
+def test_images_without_labels_are_enough_but_for_accuracy(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(place / "images.npz", x_train=np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8))
+    given = ("networks:small_net", "--data", "npz:images.npz")
+    code, _, err = run(capsys, "prune", *given, "-s", "0.5", "--recipe", "fast", "--out", "p.safetensors")
+    assert code == 0, err
+    pruned = (*given, "--checkpoint", "p.safetensors")
+    code, out, err = run(capsys, "evaluate", *pruned, "--agreement", "--json")
+    assert code == 0, err
+    assert json.loads(out)["agreement"]["n"] == 40
+    assert "top1" not in json.loads(out)
+    refused = {
+        "--evaluate": ("prune", *given, "-s", "0.5", "--evaluate", "9", "--out", "q.safetensors"),
+        "accuracy": ("evaluate", *pruned),
+        "finetune": ("finetune", *given, "--from-scratch", "--out", "q.safetensors"),
+    }
+    for what, command in refused.items():
+        code, _, err = run(capsys, *command)
+        assert (code, f"error: {what} reads labels, and npz:images.npz has images alone" in err) == (2, True), err
+        assert not (place / "q.safetensors").exists()
+
+
 def test_what_is_said_of_random_weights(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A callable's network may hold weights; of a network that is none there is nothing to say."""
     write_npz(place / "ten.npz")

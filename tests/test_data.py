@@ -116,6 +116,27 @@ def test_image_folders(test: str, tmp_path: Path) -> None:
     assert data.test.labels.tolist() == [0, 0, 0, 1, 1, 1]
 
 
+def test_images_alone(tmp_path: Path) -> None:
+    """Enough to prune; whoever asks for labels is told that there are none."""
+    for i in range(6):
+        Image.fromarray(np.full((30 + i, 40, 3), 20 * i, dtype=np.uint8)).save(tmp_path / f"{i}.png")
+    (tmp_path / "notes.txt").touch()
+    file = tmp_path / "a.npz"
+    np.savez(file, x_train=np.zeros((6, 3, 24, 24), dtype=np.uint8))
+    for name in (f"folder:{tmp_path}", f"npz:{file}"):
+        data = load_data(name, image_size=24)
+        assert (data.name, data.classes, len(data.train)) == (name, 0, 6)
+        assert data.unlabeled(4, 0).shape == (4, 3, 24, 24)
+        (images,) = data.test.image_batches()
+        assert torch.equal(images, data.train.images(range(6)))
+        assert not data.test.labeled
+        with pytest.raises(InputError, match="these images have no labels"):
+            list(data.test.batches())
+    with pytest.raises(InputError, match=r"lacks the arrays .*it has images \(x_train alone: images without labels\)"):
+        np.savez(file, images=np.zeros(3))
+        load_data(f"npz:{file}")
+
+
 def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no folder .*train; an image folder holds"):
         load_data(f"folder:{tmp_path}")

@@ -46,8 +46,8 @@ def verb(
 ) -> Answer:
     """Say where the choice of rule matters and where recovery ends, from unlabeled images alone.
 
-    cts: the paper's score on single layers, in one pass. agreement: prune, repair and compare with the dense network on
-    held-out images at each sparsity; dearer, and about the joint network.
+    cts: the paper's score on single layers, in one diagnosis. agreement: prune, repair and compare with the dense
+    network on held-out images at each sparsity; dearer, and about the joint network.
 
     Example: repairability detect digits --data digits --method agreement
     """

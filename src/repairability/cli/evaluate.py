@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from typer import Option
 
@@ -40,20 +41,26 @@ def verb(
     pruned = rp.load(checkpoint, dense) if checkpoint else None
     tested = dense if pruned is None else pruned.model
     data = source.read()
-    options.check_classes(tested, data, network.model)
+    if data.test.labeled:
+        options.check_classes(tested, data, network.model)
+    elif not compare:
+        options.check_labels(data, "accuracy")  # --agreement does without
     if recalibrate:
         from repairability.repairs import recalibrated
 
         tested = recalibrated(tested, options.calibration_images(data, min(128, len(data.train)), seed))
-    metrics = rp.evaluate(tested, data.test.batches(limit=limit))
-    figures, tables = {"model": network.model, "data": data.name, **metrics.to_dict()}, [metrics.table()]
-    lines = []
+    figures: dict[str, Any] = {"model": network.model, "data": data.name}
+    tables, lines = [], []
+    if data.test.labeled:
+        metrics = rp.evaluate(tested, data.test.batches(limit=limit))
+        figures |= metrics.to_dict()
+        tables.append(metrics.table())
     if pruned is not None:
         figures["checkpoint"] = {**pruned.way(), "sparsity": pruned.allocation.sparsity}
         words = ", ".join(f"{part} {name}" for part, name in pruned.way().items())
         lines.append(f"pruned to {percent(pruned.allocation.sparsity)}: {words}")
     if compare:
-        agreement = rp.agreement(dense, tested, data.test.batches(limit=limit))
+        agreement = rp.agreement(dense, tested, data.test.image_batches(limit=limit))
         figures["agreement"] = agreement.to_dict()
         tables.append(agreement.table())
     if out:

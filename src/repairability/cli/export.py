@@ -45,8 +45,9 @@ def verb(
         model = rp.load(checkpoint, model).model
     check_file(out, 0 if smaller else state_bytes(model))
     data = source.read()
-    options.check_classes(model, data, network.model)
-    images = torch.cat([batch[0] for batch in data.test.batches(limit=limit)])
+    if data.test.labeled:
+        options.check_classes(model, data, network.model)
+    images = torch.cat([*data.test.image_batches(limit=limit)])
     figures: dict[str, Any] = {"model": network.model, "data": data.name}
     tables: list[Table] = []
     if smaller:

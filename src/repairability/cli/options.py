@@ -145,7 +145,7 @@ class DataSource:
     data: str = Option(
         ...,
         metavar="DATA",
-        help=f"{DATA_SETS}, digits, npz:PATH or folder:PATH (see the README).",
+        help=f"{DATA_SETS}, digits, npz:PATH or folder:PATH; images alone, without labels, are enough to prune.",
         autocompletion=completing(f"{DATA_SETS}, digits, npz:, folder:"),
     )
     root: Path = ROOT
@@ -274,6 +274,12 @@ def calibration_images(data: Data, count: int, seed: int, more: int = 0) -> rp.C
     wanted = min(len(data.train), images_for(count, more))
     with notices.status("drawing calibration images"):
         return rp.CalibrationSet(data.unlabeled(wanted, seed), count=count)
+
+
+def check_labels(data: Data, what: str) -> None:
+    """Before any work is done: images alone serve to prune, not for this."""
+    if not data.test.labeled:
+        raise InputError(f"{what} reads labels, and {data.name} has images alone: give data with classes too")
 
 
 def check_classes(model: nn.Module, data: Data, name: str) -> None:

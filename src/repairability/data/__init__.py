@@ -26,7 +26,8 @@ def load_data(
 
     `name` is one of cifar10, cifar100, stl10, pets, imagenette, imagewoof (torchvision's, below `root`, downloaded if
     absent and allowed), "npz:PATH" (arrays x_train, y_train, x_test, y_test), "folder:PATH" (train/CLASS/*.png and test
-    or val/CLASS/*.png), "digits" (scikit-learn's, embedded), or "random:CLASSES" (noise, to try things out).
+    or val/CLASS/*.png), "digits" (scikit-learn's, embedded), or "random:CLASSES" (noise, to try things out). Images
+    without labels are enough to prune: an npz file of x_train alone, a folder of files.
     """
     if image_size is not None:
         check_whole(image_size, "image_size", 1)

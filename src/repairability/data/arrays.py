@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from repairability.data.splits import IMAGENET, Data, Split, from_array
+from repairability.data.splits import IMAGENET, UNLABELED, Data, Split, from_array, unlabeled
 from repairability.errors import InputError, MissingExtraError, first_line, safe_cause, shown
 
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
@@ -24,7 +24,7 @@ MOST_CLASSES = 1_000_000
 
 
 def load_npz(path: Path, image_size: int | None) -> Data:
-    """x_train, y_train, x_test, y_test; images uint8 [n, 3, h, w] (or [n, h, w, 3])."""
+    """x_train, y_train, x_test, y_test (without labels: x_train alone); images uint8 [n, 3, h, w] (or [n, h, w, 3])."""
     if not os.path.isfile(path):
         raise InputError(f"no npz file at {shown(str(path))}")
     try:
@@ -35,9 +35,12 @@ def load_npz(path: Path, image_size: int | None) -> Data:
         raise InputError(f"cannot read {path}: {error}") from safe_cause(error.__cause__ or error)
     except Exception as error:  # whatever foreign bytes lead their readers to
         raise InputError(f"cannot read {path}: {first_line(error)}") from safe_cause(error)
+    if list(arrays) == ["x_train"]:
+        return unlabeled(f"npz:{path}", _split(path, "train", arrays["x_train"], None, image_size))
     if missing:
-        raise InputError(f"{path} lacks the arrays {', '.join(missing)}; it has {shown(present)}")
-    train, test = (_split(path, part, arrays, image_size) for part in ("train", "test"))
+        more = "" if arrays else " (x_train alone: images without labels)"
+        raise InputError(f"{path} lacks the arrays {', '.join(missing)}; it has {shown(present)}{more}")
+    train, test = (_split(path, x, arrays[f"x_{x}"], arrays[f"y_{x}"], image_size) for x in ("train", "test"))
     return Data(f"npz:{path}", int(max(train.labels.max(), test.labels.max())) + 1, train, test)
 
 
@@ -52,17 +55,18 @@ def _array(file: Any, name: str) -> Any:
     return array
 
 
-def _split(path: Path, part: str, arrays: dict[str, Any], image_size: int | None) -> Split:
-    images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
+def _split(path: Path, part: str, images: Any, labels: Any, image_size: int | None) -> Split:
     if images.ndim == 4 and images.shape[1] not in (1, 3) and images.shape[3] in (1, 3):
         images = images.transpose(0, 3, 1, 2)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3) or not all(images.shape[2:]):
         raise InputError(f"{path}: x_{part} must be uint8 [n, 3, h, w], not {images.dtype} {images.shape}")
     if not len(images):
         raise InputError(f"{path}: there are no images in x_{part}, whose shape is {images.shape}")
-    if labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
+    if labels is None:
+        labels = np.full(len(images), UNLABELED)
+    elif labels.shape != images.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
         raise InputError(f"{path}: y_{part} must be {len(images)} integers, not {labels.dtype} {labels.shape}")
-    if not 0 <= int(labels.min()) <= int(labels.max()) < MOST_CLASSES:
+    elif not 0 <= int(labels.min()) <= int(labels.max()) < MOST_CLASSES:
         span = f"{int(labels.min())} to {int(labels.max())}"
         raise InputError(f"{path}: y_{part} goes from {span}; labels count from 0, in at most {MOST_CLASSES:,} classes")
     mean, std = (tuple(values[: images.shape[1]]) for values in IMAGENET)  # grey images: the first channel's

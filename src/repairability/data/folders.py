@@ -1,4 +1,4 @@
-"""Image folders: train/CLASS/file and test (or val)/CLASS/file."""
+"""Image folders: train/CLASS/file and test (or val)/CLASS/file, or files alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from repairability._vision import torchvision
-from repairability.data.splits import IMAGENET, Data, Split
+from repairability.data.splits import IMAGENET, UNLABELED, Data, Split, unlabeled
 from repairability.errors import InputError, PlaceError, first_line, shown
 
 SIZE = 224
@@ -18,20 +18,31 @@ SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm"}
 
 
 def load_folder(path: Path, image_size: int | None) -> Data:
-    """Classes are the sub-folders of train, in alphabetical order; the test part is called test or val."""
+    """Classes are the sub-folders of train, in alphabetical order; the test part is called test or val. A folder that
+    has neither and holds images has no labels.
+    """
+    size = image_size or SIZE
+    if files := _loose(path):
+        return unlabeled(f"folder:{path}", from_files(files, [UNLABELED] * len(files), size))
     other = "val" if os.path.isdir(path / "val") and not os.path.isdir(path / "test") else "test"
     train, test = path / "train", path / other
     for folder in (train, test):
         if not os.path.isdir(folder):
-            layout = "train/CLASS/*.png and test (or val)/CLASS/*.png"
+            layout = "train/CLASS/*.png and test (or val)/CLASS/*.png, or, without labels, *.png alone"
             raise InputError(f"no folder {shown(str(folder))}; an image folder holds {layout}")
     classes, tested = (sorted(place.name for place in folder.iterdir() if place.is_dir()) for folder in (train, test))
     if extra := [name for name in tested if name not in classes]:
         raise InputError(f"{test} has classes that {train} lacks: {', '.join(extra)}")
     if not classes:
         raise InputError(f"no classes in {train}")
-    size = image_size or SIZE
     return Data(f"folder:{path}", len(classes), _part(train, classes, size), _part(test, classes, size))
+
+
+def _loose(path: Path) -> list[Path]:
+    """The images right in a folder that has no parts."""
+    if not os.path.isdir(path) or any(os.path.isdir(path / part) for part in ("train", "test", "val")):
+        return []
+    return sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
 
 
 def _part(folder: Path, classes: Sequence[str], size: int) -> Split:

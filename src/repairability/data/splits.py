@@ -20,11 +20,14 @@ Normal = tuple[Sequence[float], Sequence[float]]
 IMAGENET: Normal = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """What all our networks take."""
 
+UNLABELED = -1
+"""In place of a label where nobody gave one."""
+
 
 @dataclass(frozen=True)
 class Split:
-    """A part of a data set: `read(indices)` gives pixels [k, C, H, W] in [0, 1], `labels` [n] stay apart; `content`
-    yields the bytes that the pixels come from.
+    """A part of a data set: `read(indices)` gives pixels [k, C, H, W] in [0, 1], `labels` [n] stay apart, `UNLABELED`
+    where there are none; `content` yields the bytes that the pixels come from.
     """
 
     labels: Tensor
@@ -37,6 +40,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def labeled(self) -> bool:
+        return not bool((self.labels == UNLABELED).any())
+
     def images(self, indices: Sequence[int]) -> Tensor:
         """Resized and normalised; no label is read."""
         pixels = self.read(indices)
@@ -48,15 +55,24 @@ class Split:
 
     def batches(self, size: int = 256, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Labeled batches in order, of the first `limit` images."""
+        if not self.labeled:
+            raise InputError("these images have no labels, and labeled batches were asked for")
+        starts = range(0, len(self), size)
+        for start, images in zip(starts, self.image_batches(size, limit), strict=False):
+            yield images, self.labels[start : start + len(images)]
+
+    def image_batches(self, size: int = 256, limit: int | None = None) -> Iterator[Tensor]:
+        """The same without their labels, which may be none."""
         order = range(len(self))[: None if limit is None else check_whole(limit, "limit", 0)]
         for start in range(0, len(order), size):
-            indices = list(order[start : start + size])
-            yield self.images(indices), self.labels[indices]
+            yield self.images(list(order[start : start + size]))
 
 
 @dataclass(frozen=True)
 class Data:
-    """A data set: training part (calibrate on it, unlabeled) and test part (evaluate on it, only)."""
+    """A data set: training part (calibrate on it, unlabeled) and test part (evaluate on it, only). Of images without
+    labels, which have no classes, both are all of them.
+    """
 
     name: str
     classes: int
@@ -82,6 +98,10 @@ class Data:
             raise InputError(f"{self.name} has {len(self.train)} training images, {count} were asked for")
         order = torch.randperm(len(self.train), generator=generator_of(seed))
         return self.train.images(order[:count].tolist())
+
+
+def unlabeled(name: str, images: Split) -> Data:
+    return Data(name, 0, images, images)
 
 
 def from_array(images: Tensor, labels: Tensor, normal: Normal, size: int | None, white: float = 255) -> Split:

@@ -42,7 +42,7 @@ def find_transition(
 ) -> Transition:
     """Where allocation begins to matter and where recovery ends, from unlabeled images alone.
 
-    `method="cts"` is the paper's score on the diagnosis of single layers (one pass; `strict` measures rr at every
+    `method="cts"` is the paper's score on single layers (one diagnosis; `strict` measures rr at every
     allocation's own sparsities, else it is interpolated). `method="agreement"` prunes and repairs the network at each
     sparsity by three rules and watches its agreement with the dense network on held-out images: dearer, and about the
     joint network. `low`, `high` and `reference` belong to "cts". `null=False` skips the comparison with no information.
