@@ -385,7 +385,8 @@ def test_a_weight_that_is_standardised_first_is_left_out_by_name() -> None:
 def test_what_a_repair_does_is_stated() -> None:
     plain = built(small_net)
     result = rp.prune(plain, IMAGES, sparsity=0.5, recipe="paper", config=FEW)
-    assert result.notes[:2] == (
+    assert "where 50.00 % was asked for" in result.notes[0]
+    assert result.notes[1:3] == (
         "cr scales the filters of 2 layers",
         "bn does nothing here: no BatchNorm with running statistics",
     )

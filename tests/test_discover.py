@@ -426,3 +426,38 @@ def test_first_and_last_are_by_the_order_of_a_run() -> None:
     assert prunable_layers(model, types=("conv", "linear")).names == ("head", "stem")  # nothing else is known
     pruned = rp.prune(model, torch.randn(128, 3, 8, 8), sparsity=0.5, rule="lamp", score="magnitude", repair="none")
     assert list(pruned.allocation) == ["body"]
+
+
+class Unusual(nn.Module):
+    """Named by how the stem and the head compute their weights."""
+
+    def __init__(self, stem: str, head: str) -> None:
+        super().__init__()
+        conv, linear = nn.Conv2d(3, 8, 3), nn.Linear(16, 10, bias=False)
+        self.stem = {"standardised": conv, "spectral": parametrizations.spectral_norm(nn.Conv2d(3, 8, 3))}[stem]
+        self.middle, self.last = nn.Conv2d(8, 8, 3), nn.Conv2d(8, 16, 3)
+        self.hidden = nn.Linear(16, 16)
+        self.head = {"cosine": linear, "weight_norm": parametrizations.weight_norm(nn.Linear(16, 10))}[head]
+
+    def forward(self, x: Tensor) -> Tensor:
+        w = self.stem.weight - self.stem.weight.mean((1, 2, 3), keepdim=True)
+        x = self.last(self.middle(F.conv2d(x, w, self.stem.bias).relu()).relu()).relu().mean((2, 3))
+        return F.linear(F.normalize(self.hidden(x).relu()), F.normalize(self.head.weight))
+
+
+@pytest.mark.parametrize("stem", ["standardised", "spectral"])
+@pytest.mark.parametrize("head", ["cosine", "weight_norm"])
+def test_a_stem_or_head_of_computed_weights_is_still_first_or_last(stem: str, head: str) -> None:
+    layers = prunable_layers(Unusual(stem, head), types=("conv", "linear"), batch=torch.randn(2, 3, 9, 9))
+    assert layers.names == ("middle", "last", "hidden")
+    assert not layers.left_out
+
+
+def test_a_diagnosis_knows_which_layers_are_first_and_last() -> None:
+    model = StemLast()
+    diagnosis = rp.diagnose(model, torch.randn(64, 3, 8, 8), grid=[0.0, 0.5, 0.9])
+    assert list(diagnosis.rr) == ["body"]
+    plan = allocate(model, sparsity=0.5, rule="rr", curves=diagnosis)
+    assert (list(plan), plan.sparsity) == (["body"], 0.5)
+    assert list(allocate(model, sparsity=0.5, rule="rr", curves=diagnosis.rr)) == ["body"]
+    assert list(allocate(model, sparsity=0.5)) == ["stem"]

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as trees
 
 from repairability import create_model
 from repairability._torch import batch_norms
@@ -55,3 +58,32 @@ def test_an_output_that_is_used_twice_is_not_folded() -> None:
     with torch.no_grad():
         torch.testing.assert_close(fast(IMAGES), model(IMAGES))
     assert batch_norms(fast)
+
+
+@dataclass
+class Answer:
+    logits: Tensor
+
+
+class Hidden(nn.Module):
+    """As Twice, in an object of one's own, or beside a mask."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.twice, self.way = Twice(), way
+
+    def forward(self, x: Tensor) -> object:
+        out = self.twice(x)
+        return {"object": Answer(out), "mask": (out, out > 0), "only a mask": out > 0}[self.way]
+
+
+@pytest.mark.parametrize("way", ["object", "mask", "only a mask"])
+def test_what_cannot_be_checked_is_not_folded(way: str) -> None:
+    model = trained(Hidden(way)).eval()
+    fast = for_inference(model, IMAGES)
+    assert batch_norms(fast)
+    given, expected = (
+        [x.logits if isinstance(x, Answer) else x for x in trees.tree_leaves(net(IMAGES))] for net in (fast, model)
+    )
+    for ours, theirs in zip(given, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import builtins
 import copy
+import logging
+import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from conftest import PATIENCE
 from repairability import InputError, MissingExtraError, apply_masks_, compact, create_model, export_onnx
 from repairability.deploy import onnx as exporting
 from repairability.deploy.onnx import TOLERANCES
@@ -120,6 +125,25 @@ def test_what_the_exporter_prints_is_one_line(tmp_path: Path, capfd: pytest.Capt
     assert "\x1b" not in str(found.value)
     assert "\n" not in str(found.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_two_exports_at_once_leave_the_streams_as_they_were() -> None:
+    streams, level = (sys.stdout, sys.stderr), logging.root.manager.disable
+    inside, others = threading.Event(), []
+
+    def export() -> None:
+        with exporting._silence():
+            inside.set()
+            time.sleep(0.02)  # in which another would begin, were it let
+
+    for _ in range(3):
+        others.append(threading.Thread(target=export))
+        others[-1].start()
+        assert inside.wait(PATIENCE)
+    for thread in others:
+        thread.join(PATIENCE)
+    assert (sys.stdout, sys.stderr) == streams
+    assert logging.root.manager.disable == level
 
 
 def test_types_of_weights(tmp_path: Path) -> None:

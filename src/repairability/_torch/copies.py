@@ -148,7 +148,8 @@ def state_digest(model: nn.Module) -> str:
 
 def state_sums(model: nn.Module) -> tuple[float, float]:
     """Two sums over every weight and buffer, by which a network is known again in a fraction of a hash's time."""
-    tensors = [x.float() for x in model.state_dict().values() if isinstance(x, Tensor) and x.is_floating_point()]
+    made = [x for x in model.state_dict().values() if isinstance(x, Tensor) and not is_lazy(x)]
+    tensors = [x.float() for x in made if x.is_floating_point()]
     if not tensors:
         return 0.0, 0.0
     sums = [torch.stack((x.sum(), x.norm())).detach().cpu() for x in tensors]

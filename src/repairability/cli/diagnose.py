@@ -52,7 +52,8 @@ def verb(
     get_score(score)
     points = options.sparsities_of(grid, "--grid")
     model = network.build(seed, machine.ready())
-    layers, images = choice.of(model), options.calibration_images(source.read(), count, seed)
+    images = options.calibration_images(source.read(), count, seed)
+    layers = choice.of(model, next(images.batches(model)))  # as prune, which sees the network run
     measures = (*MEASURES, OUTPUT) if output else MEASURES
     diagnosis = rp.diagnose(
         model, images, grid=points, repair=repair, observe=observe, layers=layers, score=score, measures=measures

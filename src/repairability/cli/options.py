@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from repairability.data import Data
+    from repairability.network.batches import Batch
 
 RULES = "uniform, global, erk, lamp, raw, residual, rr, output, forced"
 SCORES = "magnitude, activation, second_order, alternating"
@@ -179,8 +180,8 @@ class LayerChoice:
         types = self.types if self.types == "auto" else kinds
         return {"types": types, "skip": tuple(glob for glob in self.skip if glob), "only": tuple(self.only)}
 
-    def of(self, model: nn.Module) -> rp.Layers:
-        return rp.prunable_layers(model, **self.settings())
+    def of(self, model: nn.Module, batch: Batch = None) -> rp.Layers:
+        return rp.prunable_layers(model, batch=batch, **self.settings())
 
 
 @dataclass(frozen=True)
@@ -226,6 +227,9 @@ def check_numbers(given: Mapping[str, object]) -> None:
             raise InputError(f"{flag} must be positive and finite, not {value}")
 
 
+WORDS = ("trained", "imagenet")
+"""Weights that are no file."""
+
 WRITTEN, READ = ("out", "csv", "report"), ("weights", "checkpoint", "curves", "store")
 """Options that name a place, in every verb that has them."""
 
@@ -235,7 +239,7 @@ def check_places(given: Mapping[str, object]) -> None:
     seen: dict[Path, str] = {}
     for name in (*READ, *WRITTEN):
         value = given.get(name)
-        if not isinstance(value, (str, Path)):
+        if not isinstance(value, (str, Path)) or (name == "weights" and value in WORDS):
             continue
         try:
             place = Path(value).resolve()

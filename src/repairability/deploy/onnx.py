@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import re
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -29,6 +30,7 @@ which onnxruntime may compute in float32, 1e-3.
 
 _BATCH = 64
 _AS_FLOAT32 = "export a float32 copy of the network, copy.deepcopy(model).float()"
+_SILENT = threading.Lock()
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -118,15 +120,17 @@ def _exported(model: nn.Module, example: Tensor) -> tuple[bytes, int]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Neither warnings nor what torch's exporter logs and prints: where it fails, the whole graph."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
+    """Neither warnings nor what torch's exporter logs and prints: where it fails, the whole graph. All that is the
+    process's own, so one thread at a time.
+    """
+    with _SILENT, warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
             yield
-    finally:
-        logging.disable(before)
+        finally:
+            logging.disable(before)
 
 
 def _checked_zeros(onnx: Any, content: bytes, model: nn.Module) -> int:
@@ -182,7 +186,7 @@ def _compared(
                 raise InputError(f"the ONNX file has other outputs than the network: {shapes}; it is not written")
             for a, b in zip(expected, given, strict=True):
                 off = max(off, float((a.double() - b.double()).abs().max()))
-                largest = max(largest, float(a.abs().max()))
+                largest = max(largest, float(a.double().abs().max()))
             logits &= len(expected) == 1 and expected[0].dim() == 2
             same += int((expected[0].argmax(1) == given[0].argmax(1)).sum()) if logits else 0
     difference = off / max(largest, 1e-30)

@@ -158,11 +158,18 @@ def chosen_kinds(network: nn.Module, types: str | Sequence[str]) -> set[str]:
 
 
 def _in_order(every: Sequence[Candidate], use: Use | None) -> Sequence[Candidate]:
-    """Those that a run reached, in the order in which it did; without a run all of them, as they are defined."""
-    if use is None:
+    """Those that a run multiplied by, in the order in which it did; as they are defined without a run, and where it
+    used one in another way (a stem that standardises its weight, a head that normalises it) and so tells no place.
+    """
+    if use is None or any(_used_otherwise(x, use) for x in every):
         return every
     by_name = {x.layer.name: x for x in every}
     return [by_name[name] for name in use.calls if name in by_name] or every
+
+
+def _used_otherwise(candidate: Candidate, use: Use) -> bool:
+    computed = bool(candidate.why_not) and not candidate.shared
+    return computed or (not use.calls.get(candidate.layer.name) and use.transforms(candidate.layer))
 
 
 def _kinds(every: Sequence[Candidate], types: str | Sequence[str], last: str) -> set[str]:

@@ -49,10 +49,12 @@ def without_norms(model: nn.Module, images: Tensor) -> nn.Module:
 
 
 def _same(given: object, expected: object) -> bool:
-    """Of networks with several outputs, each; what is no number is not the same."""
+    """Of networks with several outputs, each that holds numbers; what is no number is not the same, and where none can
+    be seen (in an object of the user's own class) nothing was checked.
+    """
     pairs = zip(trees.tree_leaves(given), trees.tree_leaves(expected), strict=True)
-    tensors = [(x, y) for x, y in pairs if isinstance(y, Tensor) and y.numel()]
-    return all(float((x - y).abs().max()) <= _TOLERANCE * float(y.abs().max()) for x, y in tensors)
+    tensors = [(x, y) for x, y in pairs if isinstance(y, Tensor) and y.is_floating_point() and y.numel()]
+    return bool(tensors) and all(float((x - y).abs().max()) <= _TOLERANCE * float(y.abs().max()) for x, y in tensors)
 
 
 def _pairs(model: nn.Module, batch: Tensor) -> list[tuple[str, str]]:
@@ -73,13 +75,13 @@ def _plain(norm: nn.Module) -> bool:
 
 
 def norm_map(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
-    """(a, c), float64, of a BatchNorm with running statistics in evaluation: x -> a x + c, with
+    """(a, c), float64 on the CPU, of a BatchNorm with running statistics in evaluation: x -> a x + c, with
     a = gamma / sqrt(var + eps) and c = beta - a mean.
     """
     assert norm.running_mean is not None
     assert norm.running_var is not None
-    scale = torch.rsqrt(norm.running_var.double() + norm.eps)
+    scale = torch.rsqrt(norm.running_var.cpu().double() + norm.eps)
     if norm.weight is not None:
-        scale = scale * norm.weight.detach().double()
-    shift = -scale * norm.running_mean.double()
-    return scale, shift if norm.bias is None else shift + norm.bias.detach().double()
+        scale = scale * norm.weight.detach().cpu().double()
+    shift = -scale * norm.running_mean.cpu().double()
+    return scale, shift if norm.bias is None else shift + norm.bias.detach().cpu().double()

@@ -38,10 +38,17 @@ class Use:
             return f"{SHARED} an embedding"
         if self.calls.get(layer.name):
             return ""
-        by = sorted(self.touched.get(layer.place, set()) - _LOOKS)
+        by = sorted(self._functions(layer))
         if by:
             return f"the model does not multiply by it as it is, but uses it in {', '.join(by[:3])}"
         return "the model never reaches it on these samples"
+
+    def transforms(self, layer: Layer) -> bool:
+        """Whether its weight goes into something else than a product."""
+        return bool(self._functions(layer))
+
+    def _functions(self, layer: Layer) -> set[str]:
+        return self.touched.get(layer.place, set()) - _LOOKS
 
 
 _LOOKS = {

@@ -188,6 +188,13 @@ class Session:
         self._measured.append((wanted, diagnosis))
         return diagnosis
 
+    def _is_of(self, state: tuple[float, float] | None) -> bool:
+        """Whether it is this network's; the order of summation, and so the last digits, hang on threads and layout."""
+        if state is None:
+            return False
+        near = 1e-6 * self._state[1]
+        return all(abs(a - b) <= near for a, b in zip(state, self._state, strict=True))
+
     def statistics(self) -> Statistics:
         """Those of a diagnosis that saw these layers of this network on these images; else of one dense pass."""
         if self._statistics is None:
@@ -195,7 +202,7 @@ class Session:
                 given = [self.given] if isinstance(self.given, Diagnosis) else []
                 for diagnosis in (*given, *(diagnosis for _, diagnosis in self._measured)):
                     known = diagnosis.statistics or {}
-                    same = diagnosis.fingerprint == self.calibration.fingerprint and diagnosis.state == self._state
+                    same = diagnosis.fingerprint == self.calibration.fingerprint and self._is_of(diagnosis.state)
                     if same and set(self.layers.names) <= set(known):
                         self._statistics = known
                         break

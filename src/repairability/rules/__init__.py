@@ -9,11 +9,13 @@ from typing import Any
 
 from torch import nn
 
+from repairability._torch import unwrapped
 from repairability.allocation import Allocation, check_sparsity
-from repairability.curves import OUTPUT
+from repairability.curves import MEASURES, OUTPUT, Curves, Measured
 from repairability.errors import BudgetError
 from repairability.naming import name_of, named
-from repairability.network.discover import prunable_layers
+from repairability.network.candidates import candidates
+from repairability.network.discover import layers_named, prunable_layers
 from repairability.network.layers import Layers
 from repairability.prices import Prices
 from repairability.rules.erk import erk
@@ -80,9 +82,22 @@ def allocate(
     place of their weights.
     """
     target = check_sparsity(sparsity)
-    layers = model if isinstance(model, Layers) else prunable_layers(model)
+    layers = model if isinstance(model, Layers) else _layers_of(model, curves)
     plan = _priced(get_rule(rule), layers, target, curves, prices, options)
     return plan if plan.parameters is not None else replace(plan, parameters=layers.parameters)
+
+
+def _layers_of(model: nn.Module, curves: Any) -> Layers:
+    """The usual ones. A diagnosis saw the network run, and knows better which layers are first and last in it."""
+    layers = prunable_layers(model)
+    if not isinstance(curves, Measured):
+        return layers
+    measured = set(curves if isinstance(curves, Curves) else curves.measured(MEASURES[0]))
+    other = measured.difference(layers.names)
+    if not other or not measured.issubset(x.layer.name for x in candidates(unwrapped(model))):
+        return layers  # what is not covered, the rule names
+    seen = layers_named(model, measured)
+    return Layers(list(seen), max(layers.n_all, seen.total), layers.parameters)
 
 
 def _priced(

@@ -66,7 +66,7 @@ def digits_network(data: Data, *, seed: int = 0, cache: Path | None = None) -> n
     kept, a warning says so, and the network is as good.
     """
     model = create_model("digits", seed=seed)
-    recipe = hashlib.sha256(f"{DIGITS_EPOCHS} {seed} {torch.__version__} one thread".encode())
+    recipe = hashlib.sha256(f"{DIGITS_EPOCHS} {seed} {torch.__version__} one thread, fused".encode())
     recipe.update(" ".join(f"{key} {tuple(value.shape)}" for key, value in model.state_dict().items()).encode())
     recipe.update(data.train.images(range(len(data.train))).numpy().tobytes())  # another view: another network
     folder = cache or cache_folder()

@@ -192,5 +192,5 @@ def grouped_value(weight: Tensor, bias: Tensor | None, groups: int, value: Tenso
 
 def norm_value(module: _BatchNorm, value: Tensor) -> Tensor:
     """a x + c; where a is zero, c whatever comes."""
-    scale, shift = (x.cpu() for x in norm_map(module))
+    scale, shift = norm_map(module)
     return torch.where(scale == 0, shift, value * scale + shift)
