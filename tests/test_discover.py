@@ -453,6 +453,14 @@ def test_a_stem_or_head_of_computed_weights_is_still_first_or_last(stem: str, he
     assert not layers.left_out
 
 
+def test_a_computed_weight_in_the_middle_does_not_matter() -> None:
+    model = StemLast()
+    model.add_module("more", parametrizations.weight_norm(nn.Conv2d(32, 8, 1)))
+    model.middle = nn.Linear(8, 8)
+    forward = lambda net, x: net.head(net.middle(net.more(net.body(net.stem(x))).mean((2, 3))))  # noqa: E731
+    assert prunable_layers(model, batch=torch.randn(2, 3, 8, 8), forward=forward).names == ("body",)
+
+
 def test_a_diagnosis_knows_which_layers_are_first_and_last() -> None:
     model = StemLast()
     diagnosis = rp.diagnose(model, torch.randn(64, 3, 8, 8), grid=[0.0, 0.5, 0.9])

@@ -103,12 +103,14 @@ def test_rules_without_curves_never_diagnose(model: nn.Module, monkeypatch: pyte
     prune(model, IMAGES, sparsity=0.8, recipe="paper", rule="lamp", config=CONFIG)
 
 
-@pytest.mark.parametrize("of", ["other images", "other weights"])
+@pytest.mark.parametrize("of", ["other images", "other weights", "other weights beside a large buffer"])
 def test_statistics_of_other_things_are_not_used(model: nn.Module, of: str) -> None:
     calibration = CalibrationSet(IMAGES, count=40)
+    if "buffer" in of:
+        model.register_buffer("mask", torch.full((4,), -1e9))
     scaled = copy.deepcopy(model)
     with torch.no_grad():
-        scaled.get_parameter("conv1.weight").mul_(1.7)
+        scaled.get_parameter("conv1.weight").mul_(1.001)
     if of == "other images":
         other = diagnose(model, CalibrationSet(IMAGES.flip(0), count=40))
     else:

@@ -3,11 +3,13 @@ state, threads) returns in `finally`.
 """
 
 from repairability._torch.copies import (
+    Sums,
     batch_norms,
     copy_of,
     is_lazy,
     masked_names,
     normalises_by_batch,
+    same_sums,
     state_digest,
     state_sums,
     unwrapped,
@@ -32,6 +34,7 @@ __all__ = [
     "PLAIN_NORMS",
     "Draws",
     "Move",
+    "Sums",
     "alone",
     "batch_norms",
     "broken_tensors",
@@ -52,6 +55,7 @@ __all__ = [
     "normalises_by_batch",
     "recalibrating_",
     "reset_weights_",
+    "same_sums",
     "seeded",
     "state_digest",
     "state_sums",

@@ -16,6 +16,8 @@ from torch.nn.utils import prune
 from repairability._torch.threads import take_threads
 from repairability.errors import InputError, first_line
 
+Sums = tuple[tuple[float, float], ...]
+
 _PRUNED = "_orig"
 """How `torch.nn.utils.prune` ends the name of a parameter that it masks."""
 
@@ -146,12 +148,14 @@ def state_digest(model: nn.Module) -> str:
     return digest.hexdigest()[:16]
 
 
-def state_sums(model: nn.Module) -> tuple[float, float]:
-    """Two sums over every weight and buffer, by which a network is known again in a fraction of a hash's time."""
+def state_sums(model: nn.Module) -> Sums:
+    """Sum and norm of every weight and buffer, by which a network is known again in a fraction of a hash's time."""
     made = [x for x in model.state_dict().values() if isinstance(x, Tensor) and not is_lazy(x)]
-    tensors = [x.float() for x in made if x.is_floating_point()]
-    if not tensors:
-        return 0.0, 0.0
-    sums = [torch.stack((x.sum(), x.norm())).detach().cpu() for x in tensors]
-    first, second = (torch.stack(sums).double() * torch.arange(1, 1 + len(sums))[:, None]).sum(0).tolist()
-    return first, second
+    numbers = [x.detach().cpu().double() for x in made if x.is_floating_point()]
+    return tuple((float(x.sum()), float(x.norm())) for x in numbers)
+
+
+def same_sums(some: Sums, other: Sums) -> bool:
+    """Up to their last digits, which hang on the number of threads and on how the weights lie in memory."""
+    pairs = [(x, y, norm) for (a, norm), (b, its) in zip(some, other, strict=False) for x, y in ((a, b), (norm, its))]
+    return len(some) == len(other) and all(x == y or abs(x - y) <= 1e-12 * norm for x, y, norm in pairs)

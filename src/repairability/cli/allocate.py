@@ -51,8 +51,8 @@ def verb(
     rules = [name.strip() for name in compare.split(",")] if compare else [rule or DEFAULT]
     own = options.by_rule(rules, option)  # whatever can be refused is refused before the network is built
     diagnosis = options.read_diagnosis(curves)
-    layers = choice.of(network.build(seed, layers_only=True))
-
+    model = network.build(seed, layers_only=True)
+    layers = model if diagnosis is not None and choice.usual else choice.of(model)  # a diagnosis knows what comes first
     plans = [rp.allocate(layers, sparsity=sparsity, rule=name, curves=diagnosis, **own[name]) for name in rules]
     if csv:
         write_atomically(csv, csv_text([row for plan in plans for row in plan.rows()]))

@@ -44,7 +44,7 @@ def verb(
     if data.test.labeled:
         options.check_classes(tested, data, network.model)
     elif not compare:
-        options.check_labels(data, "accuracy")  # --agreement does without
+        data.check_labels("accuracy")  # --agreement does without
     if recalibrate:
         from repairability.repairs import recalibrated
 

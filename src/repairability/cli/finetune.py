@@ -66,7 +66,7 @@ def verb(
     frozen = () if from_scratch or freeze == [NOTHING] else freeze or None
     config = rp.training.TrainConfig(seed=seed, frozen=frozen, **vars(schedule))
     device, data = machine.ready(), source.read()
-    options.check_labels(data, "finetune")
+    data.check_labels("finetune")
     classes = data.classes if network.num_classes is None else network.num_classes
     if classes < data.classes:
         raise InputError(f"--num-classes {classes} is too few: {data.name} has {data.classes} classes")

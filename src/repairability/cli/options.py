@@ -180,6 +180,11 @@ class LayerChoice:
         types = self.types if self.types == "auto" else kinds
         return {"types": types, "skip": tuple(glob for glob in self.skip if glob), "only": tuple(self.only)}
 
+    @property
+    def usual(self) -> bool:
+        """Whether nobody chose."""
+        return self.settings() == {"types": "auto", "skip": (FIRST_CONV, LAST_LINEAR), "only": ("*",)}
+
     def of(self, model: nn.Module, batch: Batch = None) -> rp.Layers:
         return rp.prunable_layers(model, batch=batch, **self.settings())
 
@@ -278,12 +283,6 @@ def calibration_images(data: Data, count: int, seed: int, more: int = 0) -> rp.C
     wanted = min(len(data.train), images_for(count, more))
     with notices.status("drawing calibration images"):
         return rp.CalibrationSet(data.unlabeled(wanted, seed), count=count)
-
-
-def check_labels(data: Data, what: str) -> None:
-    """Before any work is done: images alone serve to prune, not for this."""
-    if not data.test.labeled:
-        raise InputError(f"{what} reads labels, and {data.name} has images alone: give data with classes too")
 
 
 def check_classes(model: nn.Module, data: Data, name: str) -> None:

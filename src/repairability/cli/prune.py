@@ -150,7 +150,7 @@ def verb(
         return _plan({**plan, "held_out": held_out, "seconds": limit, "out": out, "report": report}, recipes, curves)
     data = source.read()
     if evaluate:
-        options.check_labels(data, "--evaluate")
+        data.check_labels("--evaluate")
         options.check_classes(model, data, network.model)
     images = options.calibration_images(data, count, seed, held_out)
     if limit is not None and sparsity is not None:

@@ -29,13 +29,14 @@ def load_npz(path: Path, image_size: int | None) -> Data:
         raise InputError(f"no npz file at {shown(str(path))}")
     try:
         with np.load(path, allow_pickle=False) as file:
+            alone = list(file) == ["x_train"]
             missing, present = [name for name in ARRAYS if name not in file], ", ".join(file) or "none"
             arrays = {name: _array(file, name) for name in ARRAYS if name in file}
     except InputError as error:
         raise InputError(f"cannot read {path}: {error}") from safe_cause(error.__cause__ or error)
     except Exception as error:  # whatever foreign bytes lead their readers to
         raise InputError(f"cannot read {path}: {first_line(error)}") from safe_cause(error)
-    if list(arrays) == ["x_train"]:
+    if alone:
         return unlabeled(f"npz:{path}", _split(path, "train", arrays["x_train"], None, image_size))
     if missing:
         more = "" if arrays else " (x_train alone: images without labels)"

@@ -42,7 +42,11 @@ def _loose(path: Path) -> list[Path]:
     """The images right in a folder that has no parts."""
     if not os.path.isdir(path) or any(os.path.isdir(path / part) for part in ("train", "test", "val")):
         return []
-    return sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+    folders = sorted({file.parent.name for file in path.glob("*/*") if file.suffix.lower() in SUFFIXES})
+    if files and folders:
+        raise InputError(f"{shown(str(path))} holds images and folders of images ({', '.join(folders[:3])}): which?")
+    return files
 
 
 def _part(folder: Path, classes: Sequence[str], size: int) -> Split:

@@ -79,6 +79,11 @@ class Data:
     train: Split
     test: Split
 
+    def check_labels(self, what: str) -> None:
+        """Before any work is done: images alone serve to prune, not for this."""
+        if not (self.train.labeled and self.test.labeled):
+            raise InputError(f"{what} reads labels, and {self.name} has images alone: give data with classes too")
+
     @cached_property
     def fingerprint(self) -> str:
         """A hash of pixels (or files), labels, size and normalisation; the same wherever the data lies."""

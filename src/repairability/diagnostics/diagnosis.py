@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from repairability._html import view
+from repairability._torch import Sums
 from repairability.curves import MEASURES, OUTPUT, Curves, FloatArray
 from repairability.diagnostics.scan import LITERAL
 from repairability.errors import InputError, unknown, whole_of
@@ -35,7 +36,7 @@ class Diagnosis(Tidy):
     fingerprint: str
     statistics: Statistics | None = field(default=None, repr=False)
     output: Curves | None = None
-    state: tuple[float, float] | None = field(default=None, repr=False)
+    state: Sums | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.rr:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from repairability.data import load_data
+from repairability.data import Data, load_data
 from repairability.errors import InputError, shown
 from repairability.experiments.spec import Job, RunSpec, read_as
 from repairability.models.weights import PRETRAINED
@@ -76,8 +76,14 @@ class FileHashes:
     """Of what files hold, each read once, for the jobs of one sweep: the next sweep looks again."""
 
     def __init__(self, root: str) -> None:
-        self.data = cache(lambda name, size: load_data(name, root=root, image_size=size).fingerprint)
+        self.data = cache(lambda name, size: _labeled(name, root, size).fingerprint)
         self.file = cache(file_hash)
+
+
+def _labeled(name: str, root: str, image_size: int | None) -> Data:
+    data = load_data(name, root=root, image_size=image_size)
+    data.check_labels("a study")
+    return data
 
 
 def file_hash(file: str) -> str:

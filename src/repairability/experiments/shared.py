@@ -94,7 +94,7 @@ def pack_diagnosis(diagnosis: Diagnosis) -> bytes:
         for layer, moments in (diagnosis.statistics or {}).items()
     }
     file = io.BytesIO()
-    parts = {"diagnosis": diagnosis.to_json(), "statistics": statistics, "state": diagnosis.state}
+    parts = {"diagnosis": diagnosis.to_json(), "statistics": statistics, "sums": diagnosis.state}
     torch.save(parts, file)
     return file.getvalue()
 
@@ -102,7 +102,7 @@ def pack_diagnosis(diagnosis: Diagnosis) -> bytes:
 def unpack_diagnosis(content: bytes) -> Diagnosis:
     parts = torch.load(io.BytesIO(content), weights_only=True)
     statistics = {layer: OutputMoments(*moments) for layer, moments in parts["statistics"].items()}
-    return replace(Diagnosis.from_json(parts["diagnosis"]), statistics=statistics, state=parts.get("state"))
+    return replace(Diagnosis.from_json(parts["diagnosis"]), statistics=statistics, state=parts.get("sums"))
 
 
 def key_of(*parts: Any) -> str:

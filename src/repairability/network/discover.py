@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -62,13 +62,13 @@ def prunable_layers(
     _check_words(types, skip, only, projections)
     use = None if batch is None else observed(network, plain(batch), forward)
     every = [*candidates(network), *(bare_candidates(network, use) if use else ())]
-    ran = _in_order(every, use)
-    kinds = _kinds(every, types, _last(ran))
+    ends = {FIRST_CONV: _first(every, use), LAST_LINEAR: _last(every, use)}
+    kinds = _kinds(every, types, ends[LAST_LINEAR])
     known = {x.layer.name: x for x in every if x.layer.kind in kinds}
     if not known:
         asked = "convolutional or linear" if types == AUTO_TYPES else ", ".join(types)
         raise InputError(f"{type(network).__name__} has no layer of type {asked}: nothing to prune")
-    skipped = {name for pattern in skip for name in _skipped(ran, known, pattern)}
+    skipped = {name for pattern in skip for name in _skipped(ends, known, pattern)}
     chosen = {name for pattern in only for name in matching(known, pattern)} - skipped
     left_out: dict[str, str] = {}
     layers: list[Layer] = []
@@ -86,11 +86,11 @@ def prunable_layers(
             f"nothing is left to prune in {type(network).__name__}: types={_words(types)}, only={tuple(only)} and "
             f"skip={tuple(skip)} leave none of {', '.join(known)}" + (f" ({reasons})" if reasons else "")
         )
-    uncounted = {*left_out, *([_last(ran)] if LAST_LINEAR in skip else [])}
+    uncounted = {*left_out, *([ends[LAST_LINEAR]] if LAST_LINEAR in skip else [])}
     weights = {id(x.layer.weight): x.layer.total for name, x in known.items() if name not in uncounted}
     n_all = sum(weights.values())
     prunable = Layers(layers, n_all, parameter_count(network), left_out)
-    _mention(network, prunable, every, _last(ran) if LAST_LINEAR in skip else "")
+    _mention(network, prunable, every, ends[LAST_LINEAR] if LAST_LINEAR in skip else "")
     return prunable
 
 
@@ -154,22 +154,7 @@ def chosen_kinds(network: nn.Module, types: str | Sequence[str]) -> set[str]:
     """The kinds of layers that `types` means on this network."""
     _check_words(types, (), (), ())
     every = candidates(network)
-    return _kinds(every, types, _last(every))
-
-
-def _in_order(every: Sequence[Candidate], use: Use | None) -> Sequence[Candidate]:
-    """Those that a run multiplied by, in the order in which it did; as they are defined without a run, and where it
-    used one in another way (a stem that standardises its weight, a head that normalises it) and so tells no place.
-    """
-    if use is None or any(_used_otherwise(x, use) for x in every):
-        return every
-    by_name = {x.layer.name: x for x in every}
-    return [by_name[name] for name in use.calls if name in by_name] or every
-
-
-def _used_otherwise(candidate: Candidate, use: Use) -> bool:
-    computed = bool(candidate.why_not) and not candidate.shared
-    return computed or (not use.calls.get(candidate.layer.name) and use.transforms(candidate.layer))
+    return _kinds(every, types, _last(every, None))
 
 
 def _kinds(every: Sequence[Candidate], types: str | Sequence[str], last: str) -> set[str]:
@@ -181,10 +166,18 @@ def _kinds(every: Sequence[Candidate], types: str | Sequence[str], last: str) ->
     return {*CONVOLUTIONS, *(LINEAR if mostly else ())}
 
 
-def _skipped(every: Sequence[Candidate], known: Iterable[str], pattern: str) -> list[str]:
-    if pattern == FIRST_CONV:
-        return [next((x.layer.name for x in every if _slides(x.layer)), "")]
-    return [_last(every)] if pattern == LAST_LINEAR else matching(known, pattern)
+def _skipped(ends: Mapping[str, str], known: Iterable[str], pattern: str) -> list[str]:
+    return [ends[pattern]] if pattern in ends else matching(known, pattern)
+
+
+def _first(every: Sequence[Candidate], use: Use | None) -> str:
+    """The first convolution: the stem."""
+    return _end([x for x in every if _slides(x.layer)], 0, use)
+
+
+def _last(every: Sequence[Candidate], use: Use | None) -> str:
+    """The last linear module's layer: the classifier."""
+    return _end([x for x in every if x.layer.kind in LINEAR and not x.layer.parameter], -1, use)
 
 
 def _slides(layer: Layer) -> bool:
@@ -192,10 +185,24 @@ def _slides(layer: Layer) -> bool:
     return kind.axes > 0 and not kind.transposed
 
 
-def _last(every: Sequence[Candidate]) -> str:
-    """The last linear module's layer: the classifier."""
-    own = (x.layer for x in reversed(every) if not x.layer.parameter)
-    return next((layer.name for layer in own if layer.kind in LINEAR), "")
+def _end(some: Sequence[Candidate], end: int, use: Use | None) -> str:
+    """The first or the last in the order in which a run multiplied by them. By definition without a run, or where that
+    one is used in another way (a stem that standardises its weight, a head that normalises it): then a run does not
+    tell its place.
+    """
+    if not some:
+        return ""
+    defined = some[end]
+    if use is None or _used_otherwise(defined, use):
+        return defined.layer.name
+    places = {name: place for place, name in enumerate(use.calls)}
+    ran = sorted((x for x in some if x.layer.name in places), key=lambda x: places[x.layer.name])
+    return (ran or some)[end].layer.name
+
+
+def _used_otherwise(candidate: Candidate, use: Use) -> bool:
+    computed = bool(candidate.why_not) and not candidate.shared
+    return computed or (not use.calls.get(candidate.layer.name) and use.transforms(candidate.layer))
 
 
 def _mention(network: nn.Module, layers: Layers, every: Sequence[Candidate], head: str) -> None:

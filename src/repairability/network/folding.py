@@ -49,12 +49,23 @@ def without_norms(model: nn.Module, images: Tensor) -> nn.Module:
 
 
 def _same(given: object, expected: object) -> bool:
-    """Of networks with several outputs, each that holds numbers; what is no number is not the same, and where none can
-    be seen (in an object of the user's own class) nothing was checked.
+    """Of networks with several outputs, each; what is no number is not the same, nor is what cannot be looked into (an
+    object of the user's own class).
     """
-    pairs = zip(trees.tree_leaves(given), trees.tree_leaves(expected), strict=True)
-    tensors = [(x, y) for x, y in pairs if isinstance(y, Tensor) and y.is_floating_point() and y.numel()]
-    return bool(tensors) and all(float((x - y).abs().max()) <= _TOLERANCE * float(y.abs().max()) for x, y in tensors)
+    pairs = list(zip(trees.tree_leaves(given), trees.tree_leaves(expected), strict=True))
+    return any(_has_numbers(y) for _, y in pairs) and all(_same_leaf(x, y) for x, y in pairs)
+
+
+def _has_numbers(leaf: object) -> bool:
+    return isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()) and leaf.numel() > 0
+
+
+def _same_leaf(given: object, expected: object) -> bool:
+    if not isinstance(expected, Tensor) or not isinstance(given, Tensor):
+        return expected is None or isinstance(expected, (str, int, float, complex))
+    if not _has_numbers(expected):
+        return torch.equal(given, expected)
+    return float((given - expected).abs().max()) <= _TOLERANCE * float(expected.abs().max())
 
 
 def _pairs(model: nn.Module, batch: Tensor) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from torch import nn
 
-from repairability._torch import broken_tensors, check_finite, check_output, copy_of, state_sums
+from repairability._torch import Sums, broken_tensors, check_finite, check_output, copy_of, same_sums, state_sums
 from repairability.allocation import Allocation, check_sparsity
 from repairability.calibration import CalibrationSet, Images
 from repairability.curves import Curves
@@ -166,7 +166,7 @@ class Session:
         self._statistics: Statistics | None = None
 
     @cached_property
-    def _state(self) -> tuple[float, float]:
+    def _state(self) -> Sums:
         return state_sums(self.model)
 
     @cached_property
@@ -188,12 +188,9 @@ class Session:
         self._measured.append((wanted, diagnosis))
         return diagnosis
 
-    def _is_of(self, state: tuple[float, float] | None) -> bool:
-        """Whether it is this network's; the order of summation, and so the last digits, hang on threads and layout."""
-        if state is None:
-            return False
-        near = 1e-6 * self._state[1]
-        return all(abs(a - b) <= near for a, b in zip(state, self._state, strict=True))
+    def _saw(self, diagnosis: Diagnosis) -> bool:
+        """Whether it was made of this network in this state."""
+        return diagnosis.state is not None and same_sums(diagnosis.state, self._state)
 
     def statistics(self) -> Statistics:
         """Those of a diagnosis that saw these layers of this network on these images; else of one dense pass."""
@@ -202,7 +199,7 @@ class Session:
                 given = [self.given] if isinstance(self.given, Diagnosis) else []
                 for diagnosis in (*given, *(diagnosis for _, diagnosis in self._measured)):
                     known = diagnosis.statistics or {}
-                    same = diagnosis.fingerprint == self.calibration.fingerprint and self._is_of(diagnosis.state)
+                    same = diagnosis.fingerprint == self.calibration.fingerprint and self._saw(diagnosis)
                     if same and set(self.layers.names) <= set(known):
                         self._statistics = known
                         break

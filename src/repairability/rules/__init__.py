@@ -11,7 +11,7 @@ from torch import nn
 
 from repairability._torch import unwrapped
 from repairability.allocation import Allocation, check_sparsity
-from repairability.curves import MEASURES, OUTPUT, Curves, Measured
+from repairability.curves import OUTPUT, Curves
 from repairability.errors import BudgetError
 from repairability.naming import name_of, named
 from repairability.network.candidates import candidates
@@ -89,10 +89,8 @@ def allocate(
 
 def _layers_of(model: nn.Module, curves: Any) -> Layers:
     """The usual ones. A diagnosis saw the network run, and knows better which layers are first and last in it."""
-    layers = prunable_layers(model)
-    if not isinstance(curves, Measured):
-        return layers
-    measured = set(curves if isinstance(curves, Curves) else curves.measured(MEASURES[0]))
+    layers, found = prunable_layers(model), getattr(curves, "rr", curves)
+    measured = set(found) if isinstance(found, Curves) else set()
     other = measured.difference(layers.names)
     if not other or not measured.issubset(x.layer.name for x in candidates(unwrapped(model))):
         return layers  # what is not covered, the rule names

@@ -62,7 +62,9 @@ def _solved(
     chosen, names = curves.measured(measure), layers.names
     missing = [name for name in names if name not in chosen]
     if missing:
-        raise InputError(f"the {measure} curves do not cover {', '.join(missing)}; diagnose these layers too")
+        raise InputError(
+            f"the {measure} curves do not cover {', '.join(missing)}; diagnose these layers too, or skip them"
+        )
     grids, costs = [chosen.grid[name] for name in names], [chosen[name] for name in names]
     values = np.concatenate(costs)
     if values.size > 1 and np.ptp(values) < 1e-9 and max(grid[-1] for grid in grids) > 0:

@@ -46,6 +46,7 @@ def finetune(
     `watch` sees each epoch when its state is on the disk.
     """
     config = config or TrainConfig()
+    data.check_labels("finetune")
     net = copy_of(model)
     globs = lower_layers(net) if config.frozen is None else tuple(config.frozen)
     frozen = _matching(net, globs)
