@@ -168,7 +168,10 @@ MEMBERS: dict[str, tuple[dict[str, Any], str]] = {
     "true and false": (arrays(y_train=np.zeros(20, bool)), "must be 20 integers"),
     "labels in rows": (arrays(y_train=np.zeros((20, 1), int)), "must be 20 integers"),
     "no labels": (arrays(y_train=np.zeros(0, int)), "must be 20 integers"),
-    "no images": (arrays(x_train=np.zeros((0, 3, 8, 8), np.uint8), y_train=np.zeros(0, int)), "must be 0 integers"),
+    "no images": (
+        arrays(x_train=np.zeros((0, 3, 8, 8), np.uint8), y_train=np.zeros(0, int)),
+        "there are no images in x_train",
+    ),
     "images without pixels": (arrays(x_train=np.zeros((20, 3, 0, 8), np.uint8)), "x_train must be uint8"),
     "images with parts": (arrays(x_train=np.zeros((20, 3, 8, 8))), "x_train must be uint8"),
     "objects": (arrays(y_test=np.array([{}] * 10, dtype=object)), "might run code: it is not read"),

@@ -42,7 +42,7 @@ class Split:
 
     @property
     def labeled(self) -> bool:
-        return not bool((self.labels == UNLABELED).any())
+        return not bool((self.labels == UNLABELED).all())
 
     def images(self, indices: Sequence[int]) -> Tensor:
         """Resized and normalised; no label is read."""
