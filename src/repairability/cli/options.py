@@ -125,7 +125,7 @@ class Network:
     def create(self, num_classes: int | None, seed: int, *, new_head: bool = False) -> nn.Module:
         """As the weights' file has it, or random."""
         check_weights(self.weights)
-        with notices.status(f"building {self.model}"):  # silent unless standard error is a terminal
+        with notices.working(f"building {self.model}"):
             return rp.create_model(
                 self.model, num_classes=num_classes, weights=self.weights, new_head=new_head, seed=seed
             )
@@ -153,7 +153,7 @@ class DataSource:
     image_size: int | None = Option(None, help="Resize images to this side (bilinear, antialiased).")
 
     def read(self) -> Data:
-        with notices.status(f"reading {self.data}"):
+        with notices.working(f"reading {self.data}"):
             return rp.load_data(self.data, root=self.root, image_size=self.image_size)
 
 
@@ -281,7 +281,7 @@ def calibration_images(data: Data, count: int, seed: int, more: int = 0) -> rp.C
     from repairability.calibration import images_for
 
     wanted = min(len(data.train), images_for(count, more))
-    with notices.status("drawing calibration images"):
+    with notices.working("drawing calibration images"):
         return rp.CalibrationSet(data.unlabeled(wanted, seed), count=count)
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TextIO
 
 from rich.console import Console
@@ -34,6 +35,12 @@ class Notices(Console):
             self.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
         except OSError:  # a full disk, a terminal that is gone
             silence(sys.stderr)
+
+    @contextmanager
+    def working(self, text: str) -> Iterator[None]:
+        """A word on a terminal while it lasts; elsewhere rich's own would write, too, if only an empty end."""
+        with self.status(text) if self.is_terminal else nullcontext():
+            yield
 
 
 def ready() -> None:

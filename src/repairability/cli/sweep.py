@@ -86,7 +86,7 @@ def verb(
     part = experiments.only(study, only) if only else study
     records = experiments.Store(store)
     archived = {} if known is None else read_archive(known)[1]
-    with notices.status("looking at weights and data"):
+    with notices.working("looking at weights and data"):
         jobs = where.jobs(part.specs, store, execution.device)
     if dry_run:
         return _plan(part, jobs, records, archived)
