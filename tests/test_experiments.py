@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from conftest import PATIENCE, eventually, interruptible, on_ray
-from repairability import InputError, create_model, diagnose, load_data
+from repairability import InputError, _interrupts, create_model, diagnose, load_data
 from repairability._torch import state_digest
 from repairability.experiments import (
     Executor,
@@ -30,6 +30,7 @@ from repairability.experiments import (
     describe,
     only,
     read_study,
+    run,
     run_job,
     smoke,
     sweep,
@@ -514,6 +515,21 @@ def test_a_small_data_set_does_for_calibration_and_held_out_images(tmp_path: Pat
     assert record["result"]["agreement"]["n"] == 100
     record = run_job(Files().job(spec.model_copy(update={"held_out": 193}), None).to_dict())  # 64 are the statistics'
     assert "256 training images, 257 were asked for" in record["error"]
+
+
+def test_an_error_behind_an_interrupt_is_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library may swallow the interrupt, and fail later of what it left half-done."""
+
+    def broken(_: object) -> dict[str, Any]:
+        raise RuntimeError("trying to pop from empty mode stack")
+
+    (spec, *_) = read_study(study_file(tmp_path)).specs
+    job = Files().job(spec, None).to_dict()
+    monkeypatch.setitem(run._TASKS, "prune", broken)
+    assert run_job(job)["status"] == "failed"
+    monkeypatch.setattr(_interrupts, "came", lambda: True)
+    with pytest.raises(KeyboardInterrupt):
+        run_job(job)
 
 
 def test_a_job_leaves_the_threads_as_they_were(tmp_path: Path) -> None:

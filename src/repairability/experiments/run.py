@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from repairability import _interrupts
 from repairability._torch import device_of, threads
 from repairability.allocation import Allocation
 from repairability.comparison import agreement_of_outputs, outputs_of
@@ -44,6 +45,8 @@ def run_job(content: dict[str, Any]) -> dict[str, Any] | str:
             result = _TASKS[job.spec.task](shared)
             known = shared.contents()
     except Exception as problem:
+        if _interrupts.came():  # and was swallowed on its way: the error is its consequence, and no result
+            raise KeyboardInterrupt from problem
         if of_the_place(problem):
             return f"{type(problem).__name__}: {first_line(problem)}"
         status, error = "failed", f"{type(problem).__name__}: {problem}\n{traceback.format_exc(limit=-3)}"
