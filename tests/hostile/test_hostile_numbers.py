@@ -9,7 +9,7 @@ import torch
 
 from repairability import CalibrationSet, InputError, create_model, load_data
 from repairability._torch import MOST_SEED, MOST_THREADS, seeded, threads
-from repairability.cli import options
+from repairability.cli import checks
 from test_cli_images import run
 
 DIGITS = ("digits", "--data", "digits")
@@ -110,4 +110,4 @@ def test_refused_by_the_library(message: str, call: Callable[[], object]) -> Non
 
 
 def test_the_command_line_knows_the_librarys_bounds() -> None:
-    assert options.MOST == {"threads": MOST_THREADS, "seed": MOST_SEED}
+    assert checks.MOST == {"threads": MOST_THREADS, "seed": MOST_SEED}

@@ -15,7 +15,7 @@ from typer import Option
 from typer.models import OptionInfo
 
 from repairability import _interrupts
-from repairability.cli.options import check_numbers, check_places
+from repairability.cli.checks import check_numbers, check_places
 from repairability.cli.output import Answer, note, notices, show
 from repairability.errors import RepairabilityError, first_line, of_the_place
 

@@ -10,6 +10,7 @@ from typer import Option
 import repairability as rp
 from repairability._files import check_file
 from repairability.cli import options
+from repairability.cli.checks import check_classes
 from repairability.cli.output import Answer, write_json
 from repairability.errors import InputError
 from repairability.tables import percent
@@ -42,7 +43,7 @@ def verb(
     tested = dense if pruned is None else pruned.model
     data = source.read()
     if data.test.labeled:
-        options.check_classes(tested, data, network.model)
+        check_classes(tested, data, network.model)
     elif not compare:
         data.check_labels("accuracy")  # --agreement does without
     if recalibrate:

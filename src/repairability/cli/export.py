@@ -10,6 +10,7 @@ from typer import Option
 import repairability as rp
 from repairability._files import check_file
 from repairability.cli import options
+from repairability.cli.checks import check_classes
 from repairability.cli.output import Answer
 from repairability.errors import InputError
 from repairability.tables import Table
@@ -46,7 +47,7 @@ def verb(
     check_file(out, 0 if smaller else state_bytes(model))
     data = source.read()
     if data.test.labeled:
-        options.check_classes(model, data, network.model)
+        check_classes(model, data, network.model)
     images = torch.cat([*data.test.image_batches(limit=limit)])
     figures: dict[str, Any] = {"model": network.model, "data": data.name}
     tables: list[Table] = []

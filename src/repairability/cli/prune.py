@@ -12,6 +12,7 @@ from typer import Option
 import repairability as rp
 from repairability._files import check_file
 from repairability.cli import options
+from repairability.cli.checks import check_classes
 from repairability.cli.output import Answer
 from repairability.errors import InputError
 from repairability.tables import Table, percent
@@ -151,7 +152,7 @@ def verb(
     data = source.read()
     if evaluate:
         data.check_labels("--evaluate")
-        options.check_classes(model, data, network.model)
+        check_classes(model, data, network.model)
     images = options.calibration_images(data, count, seed, held_out)
     if limit is not None and sparsity is not None:
         result = rp.prune_best(model, images, sparsity=sparsity, seconds=limit, config=config)
